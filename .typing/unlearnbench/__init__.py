@@ -1,0 +1,1 @@
+../../unlearnbench/__init__.py

@@ -1,0 +1,1 @@
+"""Experiment files (YAML), one per experiment."""

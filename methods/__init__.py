@@ -1,0 +1,1 @@
+"""One file per unlearning method. Start with `npo.py`; copy it to make your own."""

@@ -1,0 +1,1 @@
+"""The benchmarks: rows, splits and the metric suite of each."""
