@@ -159,9 +159,9 @@ class State(dict[str, Any]):
 
 @dataclass
 class Views:
-    """The views of one model on the batches of a micro-step."""
+    """The views of one model on the batches of a micro-step: forget (and alternate) rows, or retain rows."""
 
-    forget: View
+    forget: View | None = None
     retain: View | None = None
     alternate: View | None = None
 
@@ -183,6 +183,7 @@ class Step:
     @property
     def forget(self) -> View:
         """The policy on the forget rows."""
+        assert self.policy.forget is not None, "there are no forget rows in a retain step"
         return self.policy.forget
 
     @property

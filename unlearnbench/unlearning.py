@@ -1,0 +1,314 @@
+"""Unlearning: a method's forget and retain losses as the objective of the training loop, and all that goes before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from unlearnbench.benchmarks.base import Row
+from unlearnbench.clock import Clock, peak_memory_bytes
+from unlearnbench.errors import UserError
+from unlearnbench.finetuning import count_forward, finetune, make_meter
+from unlearnbench.language_model import LanguageModel
+from unlearnbench.method import Method, PrepareContext, State, Step, Terms, View, Views
+from unlearnbench.models import add_lora, frozen_copy
+from unlearnbench.order import EpochOrder, StreamOrder, generator, split
+from unlearnbench.reference import Reference, token_nll
+from unlearnbench.reference import run as run_forward
+from unlearnbench.settings import TrainSettings
+from unlearnbench.text import Batch, Encoded, Encoder, collate, supervised
+from unlearnbench.training import CellFailed, Hooks, Outcome, Part, _digest, run, total_steps
+
+
+@dataclass
+class Supply:
+    """What a cell may draw on, beyond the target and its rows. An absent part leaves methods that need it skipped."""
+
+    holdout: Sequence[Row] = ()
+    generate: Callable[..., list[list[str]]] | None = None
+    load_base: Callable[[], LanguageModel] | None = None
+    stop_numbers: Mapping[str, Callable[[LanguageModel], float]] = field(default_factory=dict)
+
+
+class Unlearning:
+    """The forget part and the retain part of a method, with their rows, the reference and the method's state."""
+
+    def __init__(
+        self,
+        method: Method,
+        lm: Any,
+        encoder: Encoder,
+        forget: Sequence[Encoded],
+        retain: Sequence[Encoded],
+        settings: TrainSettings,
+        seed: int,
+        accelerator: Accelerator,
+        state: State,
+        reference: Reference | None = None,
+        cached_nll: Mapping[str, Tensor] | None = None,
+        alternates: Mapping[str, Sequence[Encoded]] | None = None,
+    ):
+        self.method, self.lm, self.encoder, self.settings, self.seed = method, lm, encoder, settings, seed
+        self.forget, self.retain, self.accelerator, self.state = list(forget), list(retain), accelerator, state
+        self.reference, self.cached_nll, self.alternates = reference, cached_nll, alternates
+        devices = accelerator.num_processes
+        per_step = settings.batch_size * settings.accumulation * devices
+        self.retain_batch = settings.retain_batch_size or settings.batch_size
+
+        def lengths(rows: Sequence[Encoded]) -> list[int] | None:
+            return [len(row.ids) for row in rows] if settings.bucket else None
+
+        forget_lengths = lengths(self.forget)
+        per_epoch = (lambda epoch: forget_lengths) if forget_lengths is not None else None
+        self.order = EpochOrder(len(self.forget), per_step, seed, per_epoch, "forget")  # type: ignore[arg-type]
+        self.steps_per_epoch = self.order.steps_per_epoch
+        self.total = total_steps(settings, self.steps_per_epoch)
+        per_retain_step = self.retain_batch * settings.accumulation * devices
+        self.retain_order = (
+            StreamOrder(len(self.retain), per_retain_step, seed, lengths(self.retain), "retain") if self.retain else None
+        )
+        self.meter = make_meter(lm)
+
+    # -- the parts of a step -----------------------------------------------------------------------------------
+
+    def parts(self, step: int) -> list[Part]:
+        """Forget first, then retain; a part without weight is not run."""
+        forget_weight, retain_weight = self.method.weights(self.state)
+        rank, world = self.accelerator.process_index, self.accelerator.num_processes
+        parts = []
+        if forget_weight:
+            rows = split(self.order.rows(step), self.settings.batch_size, rank, world)
+            micro = [(step, [self.forget[i] for i in batch]) for batch in rows]
+            parts.append(Part("forget", forget_weight, micro, self._forget_loss))
+        if retain_weight:
+            assert self.retain_order is not None
+            rows = split(self.retain_order.rows(step), self.retain_batch, rank, world)
+            micro = [(step, [self.retain[i] for i in batch]) for batch in rows]
+            parts.append(Part("retain", retain_weight, micro, self._retain_loss))
+        return parts
+
+    def _forget_loss(self, micro: tuple[int, list[Encoded]]) -> Terms:
+        number, rows = micro
+        batch, alternate = self._batch(rows), None
+        if self.alternates is not None:
+            random = generator("alternate", self.seed, number)
+            choices = [self.alternates[row.row_id] for row in rows]
+            alternate = self._batch([options[random.integers(len(options))] for options in choices])
+        frozen = Views(
+            forget=self._frozen(batch, self.cached_nll),
+            alternate=self._frozen(alternate) if alternate is not None else None,
+        )
+        policy = Views(forget=self._policy(batch), alternate=self._policy(alternate) if alternate is not None else None)
+        return self.method.forget_loss(self._step(policy, frozen, number))
+
+    def _retain_loss(self, micro: tuple[int, list[Encoded]]) -> Terms:
+        number, rows = micro
+        batch = self._batch(rows)
+        return self.method.retain_loss(
+            self._step(Views(retain=self._policy(batch)), Views(retain=self._frozen(batch)), number)
+        )
+
+    def _step(self, policy: Views, frozen: Views, number: int) -> Step:
+        random = torch.Generator().manual_seed(int(generator("method", self.seed, number).integers(2**62)))
+        return Step(policy, frozen, self.state, number, number / self.total, random)
+
+    # -- views -------------------------------------------------------------------------------------------------
+
+    def _batch(self, rows: list[Encoded]) -> Batch:
+        return collate(rows, self.encoder.pad_id).to(self.accelerator.device)
+
+    def _policy(self, batch: Batch) -> View:
+        def forward(batch: Batch, kind: str, layer: int | None) -> Tensor:
+            count_forward(self.meter, batch, kind, backward=True, depth=self._depth(layer))
+            return run_forward(self.lm, batch, kind, layer)
+
+        return View(batch, forward)
+
+    def _frozen(self, batch: Batch, cached_nll: Mapping[str, Tensor] | None = None) -> View:
+        def forward(batch: Batch, kind: str, layer: int | None) -> Tensor:
+            if self.reference is None:
+                raise UserError(
+                    f"The method '{self.method.registered_name}' asks the reference for more than it declares in `needs`."
+                )
+            count_forward(self.meter, batch, kind, backward=False, depth=self._depth(layer))
+            return self.reference.forward(batch, kind, layer)
+
+        return View(batch, forward, cached_nll)
+
+    def _depth(self, layer: int | None) -> float:
+        if layer is None:
+            return 1.0
+        layers = getattr(self.lm, "module", self.lm).layers
+        return (layer % len(layers) + 1) / len(layers)
+
+    # -- state -------------------------------------------------------------------------------------------------
+
+    def after_step(self, step: int, losses: dict[str, float]) -> None:
+        """Let the method update its state."""
+        self.method.after_step(self.state, losses.get("forget", 0.0), losses.get("retain"))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"state": dict(self.state), "meter": [self.meter.flops, self.meter.tokens, self.meter.rows]}
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        self.state.clear()
+        self.state.update(saved["state"])
+        self.meter.flops, self.meter.tokens, self.meter.rows = saved["meter"]
+
+
+def missing(method: Method, retain: Sequence[Row], supply: Supply) -> str | None:
+    """Why the method cannot be run with what there is, or None."""
+    needs = method.requirements
+    if "retain" in needs and not retain:
+        return f"'{method.registered_name}' needs retain rows and there are none"
+    if "holdout" in needs and not supply.holdout:
+        return f"'{method.registered_name}' needs holdout rows and there are none"
+    if "base" in needs and supply.load_base is None:
+        return f"'{method.registered_name}' needs the base model and there is none"
+    return None
+
+
+def unlearn(
+    method: Method,
+    lm: LanguageModel,
+    encoder: Encoder,
+    forget: Sequence[Row],
+    retain: Sequence[Row],
+    settings: TrainSettings,
+    seed: int,
+    accelerator: Accelerator,
+    clock: Clock | None = None,
+    hooks: Hooks | None = None,
+    supply: Supply | None = None,
+) -> tuple[LanguageModel, Outcome]:
+    """Run a method on a target. Returns the unlearned model (`lm`, changed in place, or wrapped with its adapter).
+
+    Raises `UserError` for requirements that are not met and settings the method refuses, `CellFailed` for a run gone wrong.
+    """
+    clock, hooks, supply = clock or Clock(), hooks or Hooks(), supply or Supply()
+    reason = missing(method, retain, supply)
+    if reason is not None:
+        raise UserError(reason)
+    if "accumulation" in method.broken_invariants and (settings.accumulation > 1 or accelerator.num_processes > 1):
+        raise UserError(
+            f"'{method.registered_name}' with protocol '{method.protocol}' is no mean over rows or tokens: it runs with "
+            "accumulation 1 in one process only."
+        )
+    with clock.phase("encode"):
+        forget_rows, dropped = supervised(encoder.encode(row.prompt, row.answer, row.id) for row in forget)
+        retain_rows, retain_dropped = supervised(encoder.encode(row.prompt, row.answer, row.id) for row in retain)
+    if not forget_rows:
+        raise UserError(f"None of the {len(forget)} forget rows has an answer token.")
+    if settings.lora is not None and method.is_loop:
+        lm = add_lora(lm, settings.lora, seed)
+    lm.to(accelerator.device)
+    context = _context(method, lm, encoder, forget, retain, settings, seed, accelerator, supply)
+    if not method.is_loop:
+        return lm, _direct(method, lm, context, clock)
+    _choose_parameters(method, lm, settings)
+    with clock.phase("prepare"):
+        state = method.prepare(context)
+        needs = method.requirements
+        reference = Reference(lm) if "reference" in needs else None
+        cached = token_nll(lm, forget_rows, encoder.pad_id) if "reference_nll" in needs else None
+        alternates = _alternates(state, encoder, forget) if "alternate" in needs else None
+        hooks.prober = hooks.prober or _prober(method, encoder, forget, retain, supply, seed, reference)
+        held_out = getattr(hooks.prober, "held_out", frozenset())
+        trained_rows = [row for row in forget_rows if row.row_id not in held_out]
+    prepared = accelerator.prepare(lm)
+    objective = Unlearning(
+        method, prepared, encoder, trained_rows, retain_rows, settings, seed, accelerator, state, reference, cached, alternates
+    )
+    outcome = run(prepared, objective, settings, seed, accelerator, clock, hooks)
+    if dropped or retain_dropped:
+        outcome.warnings.append(f"rows without an answer token, left out: {', '.join([*dropped, *retain_dropped])}")
+    return lm, outcome
+
+
+def _context(
+    method: Method,
+    lm: LanguageModel,
+    encoder: Encoder,
+    forget: Sequence[Row],
+    retain: Sequence[Row],
+    settings: TrainSettings,
+    seed: int,
+    accelerator: Accelerator,
+    supply: Supply,
+) -> PrepareContext:
+    def finetuned(rows: Sequence[Row], finetune_settings: TrainSettings, start: LanguageModel | None = None) -> LanguageModel:
+        twin = frozen_copy(start or lm).requires_grad_(True)
+        finetune(twin, encoder, rows, finetune_settings, seed, Accelerator())
+        return twin
+
+    def generate(*args: Any, **options: Any) -> list[list[str]]:
+        if supply.generate is None:
+            raise UserError(f"'{method.registered_name}' samples answers, and this runner has no generator.")
+        return supply.generate(lm, encoder, *args, **options)
+
+    random = torch.Generator().manual_seed(int(generator("prepare", seed).integers(2**62)))
+    return PrepareContext(
+        lm, encoder, forget, retain, random, generate, finetuned, settings=settings, load_base=supply.load_base
+    )
+
+
+def _choose_parameters(method: Method, lm: LanguageModel, settings: TrainSettings) -> None:
+    """Let only the named parameters move. Names that are not in the model are an error."""
+    names = method.trained_parameters(lm)
+    if names is None:
+        if settings.lora is None:
+            lm.requires_grad_(True)
+        return
+    if settings.lora is not None:
+        chosen = tuple(name.removesuffix(".weight").removesuffix(".bias") for name in names)
+        for name, parameter in lm.named_parameters():
+            if parameter.requires_grad:
+                parameter.requires_grad_(name.split(".lora_")[0].endswith(tuple(c.split("hf.")[-1] for c in chosen)))
+        return
+    known = dict(lm.named_parameters())
+    absent = [name for name in names if name not in known]
+    if absent or not names:
+        raise UserError(f"'{method.registered_name}' names parameters that are not in the model: {', '.join(absent) or 'none'}.")
+    for name, parameter in known.items():
+        parameter.requires_grad_(name in set(names))
+
+
+def _alternates(state: State, encoder: Encoder, forget: Sequence[Row]) -> dict[str, list[Encoded]]:
+    texts: Mapping[str, Sequence[str]] = state["alternates"]
+    encoded = {row.id: [encoder.encode(row.prompt, text, row.id) for text in texts[row.id]] for row in forget}
+    return {row_id: [e for e in rows if e.answer_length > 0] for row_id, rows in encoded.items()}
+
+
+def _prober(
+    method: Method,
+    encoder: Encoder,
+    forget: Sequence[Row],
+    retain: Sequence[Row],
+    supply: Supply,
+    seed: int,
+    reference: Reference | None,
+) -> Any:
+    if method.stop is None:
+        return None
+    from unlearnbench.probing import make_prober
+
+    random = torch.Generator().manual_seed(int(generator("probe", seed).integers(2**62)))
+    return make_prober(method, encoder, forget, retain, supply.holdout, random, reference)
+
+
+def _direct(method: Method, lm: LanguageModel, context: PrepareContext, clock: Clock) -> Outcome:
+    """A method that is no gradient loop."""
+    parameters = dict(lm.named_parameters())
+    before = _digest(parameters)
+    with clock.phase("optimise"):
+        method.unlearn(context)
+    if _digest(parameters) == before:
+        raise CellFailed("the method changed no weight")
+    trained = sorted(parameters)
+    count = sum(p.numel() for p in parameters.values())
+    return Outcome(0, 0, 0, 0, 0, 1, 0, 0, 0.0, count, trained, peak_memory_bytes())
