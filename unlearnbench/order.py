@@ -56,24 +56,32 @@ class StreamOrder:
     def __init__(self, count: int, per_step: int, seed: int, lengths: Sequence[int] | None = None, name: str = ""):
         self.count, self.per_step, self.seed, self.name = count, per_step, seed, name
         self.lengths = None if lengths is None else np.asarray(lengths)
-        self._cycles: dict[int, np.ndarray] = {}
+        self._windows: dict[int, np.ndarray] = {}
 
-    def _cycle(self, cycle: int) -> np.ndarray:
-        if cycle not in self._cycles:
-            self._cycles = {c: p for c, p in self._cycles.items() if c >= cycle - WINDOW * self.per_step // self.count - 1}
-            self._cycles[cycle] = generator(self.name, self.seed, cycle).permutation(self.count)
-        return self._cycles[cycle]
+    def _places(self, first: int, last: int) -> np.ndarray:
+        """The rows at the places of steps `first` to `last` (excluded) of the stream."""
+        places = np.arange(first * self.per_step, last * self.per_step)
+        cycles = places // self.count
+        shuffled = {c: generator(self.name, self.seed, int(c)).permutation(self.count) for c in np.unique(cycles)}
+        return np.array([shuffled[c][p % self.count] for c, p in zip(cycles, places, strict=True)])
 
     def rows(self, step: int) -> list[int]:
-        """Indices of the items of optimiser step `step` (from 0)."""
-        first = step - step % WINDOW if self.lengths is not None else step
-        steps = WINDOW if self.lengths is not None else 1
-        places = range(first * self.per_step, (first + steps) * self.per_step)
-        order = np.array([self._cycle(place // self.count)[place % self.count] for place in places])
-        if self.lengths is not None:
-            order = _bucket(order, self.lengths, self.per_step, generator(self.name, self.seed, "window", first))
+        """Indices of the items of optimiser step `step` (from 0).
+
+        Bucketing moves rows only among steps that lie in one pass, so every row is seen before any is seen twice.
+        """
+        cycle = step * self.per_step // self.count
+        low = -(-cycle * self.count // self.per_step)
+        high = (cycle + 1) * self.count // self.per_step
+        if self.lengths is None or not low <= step < high:
+            return self._places(step, step + 1).tolist()
+        first = step - (step - low) % WINDOW
+        if first not in self._windows:
+            order = self._places(first, min(first + WINDOW, high))
+            random = generator(self.name, self.seed, "window", first)
+            self._windows = {first: _bucket(order, self.lengths, self.per_step, random)}
         start = (step - first) * self.per_step
-        return order[start : start + self.per_step].tolist()
+        return self._windows[first][start : start + self.per_step].tolist()
 
 
 def _bucket(order: np.ndarray, lengths: np.ndarray, per_step: int, random: np.random.Generator) -> np.ndarray:

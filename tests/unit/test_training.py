@@ -1,0 +1,355 @@
+"""The training loop: what an optimiser step is, and when a run must fail."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from accelerate import Accelerator
+
+from unlearnbench.clock import Clock
+from unlearnbench.errors import UserError
+from unlearnbench.finetuning import finetune
+from unlearnbench.method import Method, Terms, methods
+from unlearnbench.models import weights_hash
+from unlearnbench.reference import Reference, token_nll
+from unlearnbench.settings import LoraSettings, TrainSettings
+from unlearnbench.testing.tiny import tiny_encoder, tiny_lm, tiny_rows
+from unlearnbench.training import CellFailed, Hooks
+from unlearnbench.unlearning import unlearn
+
+ENCODER = tiny_encoder()
+ROWS = tiny_rows(22)
+FORGET, RETAIN = ROWS[:8], ROWS[8:]
+SGD = TrainSettings(epochs=1, batch_size=8, optimizer="sgd", learning_rate=0.1, clip=None)
+
+
+def run(method="npo+klr", settings=SGD, forget=FORGET, retain=RETAIN, lm=None, hooks=None, seed=0, **values):
+    lines: list[dict] = []
+    hooks = hooks or Hooks()
+    hooks.log = lines.append
+    built = method if isinstance(method, Method) else methods.get(method).build(**values)
+    lm, outcome = unlearn(built, lm or tiny_lm(), ENCODER, forget, retain, settings, seed, Accelerator(), hooks=hooks)
+    return lm, outcome, lines
+
+
+def difference(a, b):
+    return max((x - y).abs().max().item() for x, y in zip(a.parameters(), b.parameters(), strict=True))
+
+
+def losses(lines, name):
+    return [line[f"{name}_loss"] for line in lines if f"{name}_loss" in line]
+
+
+# -- B01, B58: one update, however it is cut up -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["npo", "npo+gdr", "npo+klr"])
+@pytest.mark.parametrize("batch, accumulation", [(4, 2), (2, 4), (1, 8), (3, 3)])
+def test_accumulation_does_not_change_the_update(method, batch, accumulation):
+    whole = SGD.model_copy(update={"max_steps": 2, "epochs": 2, "retain_batch_size": 12})
+    parts = whole.model_copy(
+        update={"batch_size": batch, "accumulation": accumulation, "retain_batch_size": math.ceil(12 / accumulation)}
+    )
+    if batch * accumulation != 8:  # 9 rows a step: compare with one batch of 9
+        whole = whole.model_copy(update={"batch_size": 9})
+    if parts.retain_batch_size * accumulation != 12:
+        whole = whole.model_copy(update={"retain_batch_size": parts.retain_batch_size * accumulation})
+    a, _, whole_lines = run(method, whole)
+    b, _, part_lines = run(method, parts)
+    assert difference(a, b) < 2e-6
+    assert difference(a, tiny_lm()) > 1e-3
+    assert losses(whole_lines, "forget") == pytest.approx(losses(part_lines, "forget"), rel=1e-5)
+
+
+def test_the_last_incomplete_window_is_a_step_of_its_own():
+    one = SGD.model_copy(update={"batch_size": 6})
+    cut = SGD.model_copy(update={"batch_size": 2, "accumulation": 4, "retain_batch_size": 2})
+    a, _, _ = run("npo", one, forget=FORGET[:6])
+    b, outcome, _ = run("npo", cut, forget=FORGET[:6])
+    assert outcome.steps == 1 and difference(a, b) < 1e-6
+
+
+def test_a_row_left_over_is_seen_once():
+    _, outcome, _ = run("npo", SGD.model_copy(update={"batch_size": 2}), forget=ROWS[:7])
+    assert (outcome.steps, outcome.rows_seen) == (4, 7)
+
+
+def test_token_means_count_tokens_over_the_whole_step_not_per_micro_batch():
+    """NLL on rows of unequal length: the mean over all tokens, not the mean of the micro-batches' means."""
+    rows = sorted(ROWS[:8], key=lambda row: len(row.answer))
+    lm = tiny_lm()
+    nll = token_nll(lm, [ENCODER.encode(r.prompt, r.answer, r.id) for r in rows], ENCODER.pad_id)
+    lines: list[dict] = []
+    settings = TrainSettings(batch_size=2, accumulation=4, learning_rate=1e-3, bucket=True)
+    finetune(lm, ENCODER, rows, settings, 0, Accelerator(), hooks=Hooks(log=lines.append))
+    assert losses(lines, "train")[0] == pytest.approx(torch.cat(list(nll.values())).mean().item(), rel=1e-5)
+
+
+# -- B16: what the record says ----------------------------------------------------------------------------------
+
+
+def test_the_record_counts_steps_batches_tokens_and_warm_up():
+    rows = tiny_rows(40)
+    settings = TrainSettings(batch_size=8, accumulation=4, warmup_epochs=0.5, learning_rate=1e-3)
+    lm, outcome, lines = run("npo", settings, forget=rows)
+    encoded = [ENCODER.encode(r.prompt, r.answer, r.id) for r in rows]
+    assert (outcome.steps, outcome.effective_batch, outcome.warmup_steps, outcome.steps_per_epoch) == (2, 32, 1, 2)
+    assert outcome.rows_seen == 40 and outcome.tokens == sum(len(e.ids) for e in encoded)
+    assert outcome.trained_parameters == sum(p.numel() for p in lm.parameters())
+    assert outcome.warnings == ["only 2 optimiser steps"]
+    assert [line["epoch"] for line in lines] == [0.5, 1.0]
+
+
+def test_one_forget_row_and_a_large_batch_are_one_step_an_epoch():
+    _, outcome, _ = run("npo", TrainSettings(batch_size=32, epochs=3, learning_rate=1e-3), forget=ROWS[:1])
+    assert (outcome.steps, outcome.rows_seen) == (3, 3)
+
+
+def test_flops_follow_the_formula():
+    rows = [row for row in tiny_rows(40) if (len(row.answer), len(row.id)) == (len("The lamp 7."), len("row10"))][:4]
+    encoded = [ENCODER.encode(r.prompt, r.answer, r.id) for r in rows]
+    assert len({len(e.ids) for e in encoded}) == 1
+    lm = tiny_lm()
+    head = lm.model.get_output_embeddings().weight.numel()
+    body = sum(p.numel() for p in lm.parameters()) - 2 * head
+    outcome = finetune(lm, ENCODER, rows, TrainSettings(batch_size=4, learning_rate=1e-3), 0, Accelerator())
+    slots, answers = 4 * len(encoded[0].ids), 4 * encoded[0].answer_length
+    assert outcome.flops == pytest.approx(3 * 2 * (body * slots + head * answers))
+
+
+# -- B13, B04: runs that must not look like successes -----------------------------------------------------------
+
+
+class Poisoned(Method):
+    """A loss that turns to NaN at its third step."""
+
+    def forget_loss(self, step):
+        nll = step.forget.sequence_nll()
+        return Terms(nll * (float("nan") if step.number == 2 else -1.0))
+
+
+def test_a_loss_that_is_not_finite_stops_the_cell_at_its_step():
+    with pytest.raises(CellFailed, match="forget loss is nan at step 3"):
+        run(Poisoned(), SGD.model_copy(update={"epochs": 5}))
+
+
+def test_divergence_is_caught_when_it_happens():
+    class Ascent(Method):
+        def forget_loss(self, step):
+            return Terms(-step.forget.sequence_nll().exp())
+
+    with pytest.raises(CellFailed, match=r"(loss|norm) is -?(inf|nan) at step \d+"):
+        run(Ascent(), SGD.model_copy(update={"epochs": 20, "learning_rate": 10.0}), forget=ROWS[:2])
+
+
+class Idle(Method):
+    """A loss without influence on any weight."""
+
+    def forget_loss(self, step):
+        return Terms(step.forget.sequence_nll() * 0.0)
+
+
+def test_weights_that_do_not_move_fail_the_cell():
+    with pytest.raises(CellFailed, match="no trained weight moved in 1 steps"):
+        run(Idle())
+
+
+def test_rows_without_an_answer_are_left_out_and_named():
+    empty = [*FORGET, tiny_rows(1, "empty")[0].__class__(id="hollow", prompt="Who?", answer="")]
+    _, outcome, _ = run("npo", forget=empty)
+    assert outcome.rows_seen == 8 and any("hollow" in warning for warning in outcome.warnings)
+    with pytest.raises(UserError, match="None of the 1 forget rows has an answer token"):
+        run("npo", forget=empty[-1:])
+
+
+# -- B45: retain rows -------------------------------------------------------------------------------------------
+
+
+class Recorder(Method):
+    """Remembers the row ids it was shown."""
+
+    retain: str = "nll"
+    seen: list = []
+
+    def forget_loss(self, step):
+        self.seen.append(("forget", *step.forget.batch.row_ids))
+        return Terms(-step.forget.sequence_nll())
+
+    def retain_loss(self, step):
+        self.seen.append(("retain", *step.retain.batch.row_ids))
+        return Terms(step.retain.sequence_nll())
+
+
+@pytest.mark.parametrize("forget, retain, epochs, steps", [(10, 3, 1, 4), (3, 10, 4, 4), (1, 1, 2, 2)])
+def test_steps_follow_the_forget_rows_and_every_retain_row_is_seen(forget, retain, epochs, steps):
+    method = Recorder(seen=[])
+    settings = TrainSettings(batch_size=3, epochs=epochs, learning_rate=1e-3)
+    _, outcome, _ = run(method, settings, forget=ROWS[:forget], retain=ROWS[10 : 10 + retain])
+    shown = method.seen[2:]  # the first two calls are the warm-up's
+    assert outcome.steps == steps
+    assert {i for kind, *ids in shown if kind == "retain" for i in ids} == {r.id for r in ROWS[10 : 10 + retain]}
+    assert {i for kind, *ids in shown if kind == "forget" for i in ids} == {r.id for r in ROWS[:forget]}
+
+
+def test_no_retain_rows_is_an_error_only_for_methods_that_need_them():
+    with pytest.raises(UserError, match="needs retain rows"):
+        run("npo+gdr", retain=[])
+    run("npo", retain=[])
+
+
+def test_retain_weight_zero_runs_no_retain_forward():
+    method = Recorder(seen=[], retain_weight=0.0)
+    run(method)
+    assert {kind for kind, *_ in method.seen} == {"forget"}
+
+
+# -- B35, B59, B27: the reference -------------------------------------------------------------------------------
+
+
+def test_the_reference_shares_no_memory_and_never_moves():
+    lm = tiny_lm("smollm2")
+    reference = Reference(lm)
+    before = weights_hash(reference._lm)
+    ours = {p.data_ptr() for p in lm.parameters()}
+    assert not ours & {p.data_ptr() for p in reference._lm.parameters()}
+    finetune(lm, ENCODER, ROWS, TrainSettings(learning_rate=1e-2), 0, Accelerator())
+    assert weights_hash(reference._lm) == before != weights_hash(lm)
+
+
+@pytest.mark.parametrize("lora", [None, LoraSettings(r=2, dropout=0.5)])
+def test_at_step_zero_policy_and_reference_agree_and_then_part(lora):
+    lora = lora and lora.model_copy(update={"dropout": 0.0})
+    settings = TrainSettings(batch_size=8, epochs=3, learning_rate=1e-2, lora=lora)
+    _, _, lines = run("npo+klr", settings)
+    assert losses(lines, "forget")[0] == pytest.approx(2 / 0.1 * math.log(2), abs=1e-5)
+    assert losses(lines, "retain")[0] == pytest.approx(0, abs=1e-6)
+    assert losses(lines, "retain")[2] > 1e-6
+
+
+def test_dropout_is_seeded_by_step_and_leaves_the_global_state_alone():
+    settings = TrainSettings(batch_size=4, epochs=2, learning_rate=1e-2, lora=LoraSettings(r=2, dropout=0.5))
+    torch.manual_seed(123)
+    expected = torch.rand(1)
+    torch.manual_seed(123)
+    a, _, _ = run("npo+gdr", settings)
+    assert torch.equal(torch.rand(1), expected)
+    b, _, _ = run("npo+gdr", settings)
+    c, _, _ = run("npo+gdr", settings, seed=1)
+    assert weights_hash(a) == weights_hash(b) != weights_hash(c)
+    assert not a.training
+
+
+# -- B49: resume ------------------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    pass
+
+
+def interrupted(folder, settings, after):
+    def die(step, total):
+        if step == after:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run("npo+klr", settings, hooks=Hooks(checkpoint=folder, progress=die))
+
+
+@pytest.mark.parametrize("lora", [None, LoraSettings(r=2, dropout=0.2)])
+def test_a_killed_run_resumes_to_the_same_weights(tmp_path, lora):
+    settings = TrainSettings(
+        batch_size=4, epochs=3, learning_rate=1e-2, schedule="cosine", warmup_steps=2, checkpoint_every=1, lora=lora
+    )
+    whole, outcome, lines = run("npo+klr", settings)
+    interrupted(tmp_path, settings, after=4)
+    told: list[int] = []
+    again, resumed, rest = run("npo+klr", settings, hooks=Hooks(checkpoint=tmp_path, resumed=told.append))
+    assert told == [3]
+    assert weights_hash(again) == weights_hash(whole)
+    assert (resumed.steps, resumed.tokens, resumed.flops) == (outcome.steps, outcome.tokens, outcome.flops)
+    assert [line["forget_loss"] for line in rest] == [line["forget_loss"] for line in lines[3:]]
+
+
+def test_a_checkpoint_of_other_settings_is_refused(tmp_path):
+    settings = TrainSettings(batch_size=1, accumulation=4, epochs=2, learning_rate=1e-2, checkpoint_every=1)
+    interrupted(tmp_path, settings, after=3)
+    other = settings.model_copy(update={"batch_size": 4, "accumulation": 1})
+    with pytest.raises(UserError, match="made with other settings"):
+        run("npo+klr", other, hooks=Hooks(checkpoint=tmp_path))
+
+
+def test_half_a_checkpoint_is_never_left(tmp_path, monkeypatch):
+    settings = TrainSettings(batch_size=4, epochs=3, learning_rate=1e-2, checkpoint_every=1)
+    interrupted(tmp_path, settings, after=3)
+    saved = (tmp_path / "checkpoint.pt").read_bytes()
+
+    def broken(obj, path):
+        path.write_bytes(b"half")
+        raise Killed
+
+    monkeypatch.setattr(torch, "save", broken)
+    with pytest.raises(Killed):
+        run("npo+klr", settings, hooks=Hooks(checkpoint=tmp_path))
+    assert (tmp_path / "checkpoint.pt").read_bytes() == saved
+
+
+# -- schedule, clipping, precision, clock -----------------------------------------------------------------------
+
+
+def test_warm_up_then_cosine():
+    settings = TrainSettings(batch_size=8, epochs=8, learning_rate=1.0, schedule="cosine", warmup_steps=2, optimizer="sgd")
+    _, _, lines = run("npo", settings.model_copy(update={"learning_rate": 1e-3}))
+    rates = [line["learning_rate"] / 1e-3 for line in lines]  # as set for the step after
+    expected = [2 / 3] + [0.5 * (1 + math.cos(math.pi * (k - 2) / 6)) for k in range(2, 9)]
+    assert rates == pytest.approx(expected)
+
+
+def test_clipping_looks_at_the_trained_parameters_only():
+    class HeadOnly(Method):
+        def forget_loss(self, step):
+            return Terms(-step.forget.sequence_nll())
+
+        def trained_parameters(self, lm):
+            return ["hf.lm_head.weight"]
+
+    start = tiny_lm()
+    lm, outcome, lines = run(HeadOnly(), SGD.model_copy(update={"clip": 0.5, "learning_rate": 1.0}))
+    moved = {n for n, p in lm.named_parameters() if not torch.equal(p, dict(start.named_parameters())[n])}
+    assert moved == {"hf.lm_head.weight"} == set(outcome.trained_names)
+    step = lm.hf.lm_head.weight - start.hf.lm_head.weight
+    assert lines[0]["grad_norm"] > 0.5 and step.norm().item() == pytest.approx(0.5, rel=1e-3)
+
+
+def test_a_name_that_is_not_in_the_model_is_an_error():
+    class Misnamed(Method):
+        def forget_loss(self, step):
+            return Terms(-step.forget.sequence_nll())
+
+        def trained_parameters(self, lm):
+            return ["hf.model.layers.0.mlp.w2.weight"]
+
+    with pytest.raises(UserError, match="not in the model: hf.model.layers.0.mlp.w2.weight"):
+        run(Misnamed())
+
+
+def test_bf16_autocast_keeps_fp32_weights_and_nearly_the_same_update():
+    a, _, exact = run("npo", SGD)
+    b, _, rounded = run("npo", SGD.model_copy(update={"precision": "bf16"}))
+    assert {p.dtype for p in b.parameters()} == {torch.float32}
+    assert 0 < difference(a, b) < 0.05
+    assert losses(rounded, "forget")[0] == pytest.approx(losses(exact, "forget")[0], rel=0.05)
+
+
+def test_evaluation_and_warm_up_are_off_the_clock():
+    import time
+
+    clock = Clock()
+    hooks = Hooks(evaluate=lambda lm, step: time.sleep(0.05) or {"x": 1.0})
+    lines: list[dict] = []
+    hooks.log = lines.append
+    unlearn(methods.get("npo").build(), tiny_lm(), ENCODER, FORGET, RETAIN, SGD, 0, Accelerator(), clock, hooks)
+    assert clock.seconds["evaluate"] >= 0.1 and clock.seconds["warmup"] > 0 and clock.seconds["optimise"] > 0
+    assert clock.cost == pytest.approx(sum(clock.seconds[p] for p in ("prepare", "optimise", "probe", "select")))
+    assert [line["trajectory"] for line in lines if "trajectory" in line] == [{"x": 1.0}, {"x": 1.0}]
