@@ -5,7 +5,9 @@ L = (2 / beta) E[ softplus(beta (log p(y|x) - log p_ref(y|x))) ]          (Zhang
 with log p of the whole answer, summed over its tokens. As beta -> 0 this becomes gradient ascent; the gradient is that of
 gradient ascent, weighted per answer by 2 r^beta / (1 + r^beta) with r = p / p_ref, which fades as the answer is forgotten.
 
-Differences from the reference code: none in the TOFU code of the authors.
+Differences from the reference code: none in the TOFU code of the authors and in OpenUnlearning. Two others compute something
+else under the same name, kept as protocols: MUSE compares raw logits, entry by entry, labels unused; the WMDP code of the
+SimNPO paper compares the token means of whole batches.
 """
 
 from __future__ import annotations
@@ -26,11 +28,25 @@ class NPO(Method):
     """Negative preference optimisation against the frozen target."""
 
     needs = frozenset({"reference_nll"})
+    protocols = {
+        "ours": "-log p summed over the answer, mean over answers",
+        "muse": "raw logits in the place of log p, mean over all entries of all positions (MUSE)",
+        "wmdp": "-log p averaged over all answer tokens of the batch: one number per batch (WMDP code of SimNPO)",
+    }
+    protocol_needs = {"muse": frozenset({"reference"})}
+    breaks = {"muse": frozenset({"shift", "padding"}), "wmdp": frozenset({"accumulation"})}
 
     beta: float = hyper(0.1, gt=0, source="paper, section 5")
 
     def forget_loss(self, step: Step) -> Terms:
-        return Terms(npo(step.forget.sequence_nll(), step.reference.forget.sequence_nll(), self.beta))
+        policy, frozen = step.forget, step.reference.forget
+        if self.protocol == "muse":
+            return Terms(npo(-policy.full_logits, -frozen.full_logits, self.beta))
+        if self.protocol == "wmdp":
+            tokens = policy.mask.sum()
+            nll, reference_nll = policy.token_nll.sum() / tokens, frozen.token_nll.sum() / tokens
+            return Terms(npo(nll, reference_nll, self.beta).unsqueeze(0))
+        return Terms(npo(policy.sequence_nll(), frozen.sequence_nll(), self.beta))
 
 
 methods.preset("npo+gdr", of="npo", title="NPO+GDR", retain="nll")

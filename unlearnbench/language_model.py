@@ -55,6 +55,14 @@ class LanguageModel(nn.Module):
                 return blocks
         raise UserError(f"No list of decoder layers in a '{self.config.model_type}' model (looked for layers, h, blocks).")
 
+    def layer_index(self, layer: int | float) -> int:
+        """The index of a block: an int is one already, a float in (0, 1] is the share of the blocks up to and with it."""
+        count = len(self.layers)
+        index = layer if isinstance(layer, int) else max(1, round(layer * count)) - 1
+        if not 0 <= index < count:
+            raise UserError(f"There is no decoder layer {layer}: the model has {count}, numbered from 0 to {count - 1}.")
+        return index
+
     @property
     def device(self) -> torch.device:
         return next(self.parameters()).device
@@ -65,7 +73,7 @@ class LanguageModel(nn.Module):
         attention_mask: Tensor,
         position_ids: Tensor | None = None,
         positions: Tensor | None = None,
-        hidden_layer: int | None = None,
+        hidden_layer: int | float | None = None,
     ) -> Tensor:
         """Logits [B, T, V]; with `positions` [B, L] only those [B, L, V]; with `hidden_layer` that block's output [B, T, D].
 
@@ -75,7 +83,7 @@ class LanguageModel(nn.Module):
         if position_ids is not None:
             inputs["position_ids"] = position_ids
         if hidden_layer is not None:
-            return self._hidden(hidden_layer, inputs)
+            return self._hidden(self.layer_index(hidden_layer), inputs)
         if positions is not None and self.head_path == "positions":
             hidden = self.model.get_decoder()(**inputs)[0]
             wanted = hidden.gather(1, positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))

@@ -19,11 +19,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, ValidationError, field_validator, model_validator
 from torch import Tensor
 
 from unlearnbench.errors import UserError, did_you_mean
 from unlearnbench.registry import Registry
+from unlearnbench.stopping import make_rule
 from unlearnbench.text import Batch
 
 if TYPE_CHECKING:
@@ -42,14 +43,24 @@ NEEDS = {
     "holdout": "rows that were never trained on",
 }
 
+#: The retain regularisers and what each needs: see `unlearnbench.retain`.
 RETAIN = {
     "none": frozenset(),
     "nll": frozenset({"retain"}),
     "kl": frozenset({"retain", "reference"}),
     "kl-all": frozenset({"retain", "reference"}),
+    "kl-muse": frozenset({"retain", "reference"}),
     "hidden": frozenset({"retain", "reference"}),
 }
-Retain = Literal["none", "nll", "kl", "kl-all", "hidden"]
+Retain = Literal["none", "nll", "kl", "kl-all", "kl-muse", "hidden"]
+
+#: The invariants of the conformance suite, and the retain regularisers that break one.
+INVARIANTS = {
+    "shift": "a constant added to all logits changes nothing",
+    "padding": "left, right and no padding give the same loss",
+    "accumulation": "the loss of a batch is the weighted mean over its micro-batches",
+}
+RETAIN_BREAKS = {"kl-all": frozenset({"padding"}), "kl-muse": frozenset({"shift", "padding"})}
 
 
 def hyper(default: Any, *, source: str, **bounds: Any) -> Any:
@@ -92,15 +103,15 @@ class View:
     def __init__(
         self,
         batch: Batch,
-        forward: Callable[[Batch, str, int | None], Tensor],
+        forward: Callable[[Batch, str, int | float | None], Tensor],
         cached_nll: Mapping[str, Tensor] | None = None,
     ):
         self.batch = batch
         self._forward = forward
         self._cached_nll = cached_nll
-        self._memory: dict[tuple[str, int | None], Tensor] = {}
+        self._memory: dict[tuple[str, int | float | None], Tensor] = {}
 
-    def _get(self, kind: str, layer: int | None = None) -> Tensor:
+    def _get(self, kind: str, layer: int | float | None = None) -> Tensor:
         if (kind, layer) not in self._memory:
             self._memory[kind, layer] = self._forward(self.batch, kind, layer)
         return self._memory[kind, layer]
@@ -118,8 +129,8 @@ class View:
         """Logits [B, T, V] of every position, prompt and padding included. For protocols that ask for them."""
         return self._get("full")
 
-    def hidden(self, layer: int) -> Tensor:
-        """The output [B, T, D] of decoder block `layer`; the blocks above it are not run."""
+    def hidden(self, layer: int | float) -> Tensor:
+        """The output [B, T, D] of decoder block `layer` (index, or share of the depth); blocks above it are not run."""
         return self._get("hidden", layer)
 
     @property
@@ -157,13 +168,29 @@ class State(dict[str, Any]):
     """Everything of a method that changes: tensors, numbers and plain containers of them. A resume restores it."""
 
 
-@dataclass
 class Views:
     """The views of one model on the batches of a micro-step: forget (and alternate) rows, or retain rows."""
 
-    forget: View | None = None
-    retain: View | None = None
-    alternate: View | None = None
+    def __init__(self, forget: View | None = None, retain: View | None = None, alternate: View | None = None):
+        self._forget, self._retain, self._alternate = forget, retain, alternate
+
+    @property
+    def forget(self) -> View:
+        """The forget rows."""
+        assert self._forget is not None, "there are no forget rows in a retain step"
+        return self._forget
+
+    @property
+    def retain(self) -> View:
+        """The retain rows."""
+        assert self._retain is not None, "there are no retain rows in a forget step"
+        return self._retain
+
+    @property
+    def alternate(self) -> View:
+        """The alternate answers to the forget prompts, row by row."""
+        assert self._alternate is not None, "the method does not declare that it needs alternates"
+        return self._alternate
 
 
 @dataclass
@@ -183,19 +210,16 @@ class Step:
     @property
     def forget(self) -> View:
         """The policy on the forget rows."""
-        assert self.policy.forget is not None, "there are no forget rows in a retain step"
         return self.policy.forget
 
     @property
     def retain(self) -> View:
         """The policy on the retain rows."""
-        assert self.policy.retain is not None, "the method does not declare that it needs retain rows"
         return self.policy.retain
 
     @property
     def alternate(self) -> View:
         """The policy on the alternate answers to the forget prompts, row by row."""
-        assert self.policy.alternate is not None, "the method does not declare that it needs alternates"
         return self.policy.alternate
 
     @property
@@ -239,12 +263,17 @@ class Method(BaseModel):
     needs: ClassVar[frozenset[str]] = frozenset()
     #: named variants of the loss: name -> what it does differently, and whose code does so
     protocols: ClassVar[Mapping[str, str]] = {"ours": "the paper's formula"}
-    #: protocol -> invariants of the conformance suite it breaks (`shift`, `padding`, `accumulation`, `step0`)
+    #: protocol -> what it needs in place of `needs`
+    protocol_needs: ClassVar[Mapping[str, frozenset[str]]] = {}
+    #: protocol -> the `INVARIANTS` it breaks; one that breaks `accumulation` refuses to be accumulated
     breaks: ClassVar[Mapping[str, frozenset[str]]] = {}
 
     forget_weight: float = Field(1.0, ge=0, json_schema_extra={"source": "plain sum"})
     retain_weight: float = Field(1.0, ge=0, json_schema_extra={"source": "plain sum"})
     retain: Retain = Field("none", json_schema_extra={"source": "no retain term unless the method asks for one"})
+    layer: StrictInt | StrictFloat = Field(
+        0.25, json_schema_extra={"source": "RMU: block 7 of 32 (an int is an index, a float the share of the depth)"}
+    )
     protocol: str = Field("ours", json_schema_extra={"source": "the mathematically right form"})
     stop: dict[str, Any] | None = Field(None, json_schema_extra={"source": "no online stop"})
 
@@ -254,6 +283,38 @@ class Method(BaseModel):
         if value not in cls.protocols:
             raise ValueError(f"no protocol '{value}'; {did_you_mean(value, cls.protocols)}")
         return value
+
+    @field_validator("stop")
+    @classmethod
+    def _possible_stop(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        if value is not None:
+            try:
+                make_rule(value)
+            except ValidationError as error:
+                first = error.errors()[0]
+                where = ".".join(str(part) for part in first["loc"])
+                raise ValueError(f"stop rule '{value['rule']}', {where}: {first['msg']}, got {first['input']!r}") from error
+        return value
+
+    @field_validator("layer")
+    @classmethod
+    def _possible_layer(cls, value: int | float) -> int | float:
+        if value < 0 or (isinstance(value, float) and not 0 < value <= 1):
+            raise ValueError("a block is named by its index (an int from 0) or by its share of the depth (a float in (0, 1])")
+        return value
+
+    @model_validator(mode="after")
+    def _no_knob_without_effect(self) -> Method:
+        fields = type(self).model_fields
+        if self.layer != fields["layer"].default and not self._looks_at_layer:
+            raise ValueError("layer has an effect with `retain: hidden` only")
+        if self.retain == "none" and self.retain_weight != fields["retain_weight"].default:
+            raise ValueError("retain_weight has no effect with `retain: none`")
+        return self
+
+    @property
+    def _looks_at_layer(self) -> bool:
+        return self.retain == "hidden"
 
     # -- what a method writes ----------------------------------------------------------------------------------
 
@@ -269,7 +330,7 @@ class Method(BaseModel):
         """The retain regulariser on one micro-batch: `retain` names one of the shared ones."""
         from unlearnbench.retain import REGULARISERS
 
-        return REGULARISERS[self.retain](step)
+        return REGULARISERS[self.retain](step, self)
 
     def weights(self, state: State) -> tuple[float, float]:
         """(forget weight, retain weight) of the next step."""
@@ -296,10 +357,18 @@ class Method(BaseModel):
 
     @property
     def requirements(self) -> frozenset[str]:
-        """`needs`, with what the retain regulariser needs when it has weight."""
-        return self.needs | (RETAIN[self.retain] if self.retain_weight > 0 else frozenset())
+        """What the protocol, the stop rule and, when it has weight, the retain regulariser need."""
+        own = self.protocol_needs.get(self.protocol, self.needs)
+        retain = RETAIN[self.retain] if self.uses_retain else frozenset()
+        return own | retain | (make_rule(self.stop).needs if self.stop is not None else frozenset())
+
+    @property
+    def uses_retain(self) -> bool:
+        """Whether there is a retain term. A dual variable that happens to be 0 does not switch it off."""
+        return self.retain != "none" and self.retain_weight > 0
 
     @property
     def broken_invariants(self) -> frozenset[str]:
-        """The conformance invariants that the chosen protocol does not hold."""
-        return self.breaks.get(self.protocol, frozenset())
+        """The conformance invariants that the chosen protocol and retain regulariser do not hold."""
+        retain = RETAIN_BREAKS.get(self.retain, frozenset()) if self.uses_retain else frozenset()
+        return self.breaks.get(self.protocol, frozenset()) | retain

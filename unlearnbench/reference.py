@@ -31,7 +31,7 @@ def evaluating(lm: torch.nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def run(lm: torch.nn.Module, batch: Batch, kind: str, layer: int | None) -> Tensor:
+def run(lm: torch.nn.Module, batch: Batch, kind: str, layer: int | float | None) -> Tensor:
     """One forward pass: kind `answers`, `full` or `hidden` (see `method.View`)."""
     return lm(
         batch.input_ids,
@@ -53,7 +53,7 @@ class Reference:
     def kind(self) -> str:
         return "adapter off" if self._adapter_off else "frozen copy"
 
-    def forward(self, batch: Batch, kind: str, layer: int | None) -> Tensor:
+    def forward(self, batch: Batch, kind: str, layer: int | float | None) -> Tensor:
         """See `method.View`."""
         with evaluating(self._lm):
             if self._adapter_off:

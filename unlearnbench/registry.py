@@ -44,7 +44,7 @@ class Entry:
 
 
 class Registry:
-    """One kind of registered thing. `package` holds the built-ins, one file each."""
+    """One kind of registered thing. `package` holds the built-ins, one file each (or is one module with all of them)."""
 
     _origin: str | None = None  #: the plug-in being loaded, shared by all registries
 
@@ -128,7 +128,7 @@ class Registry:
         origin, Registry._origin = Registry._origin, None
         try:
             package = importlib.import_module(self.package)
-            for module in sorted(m.name for m in pkgutil.iter_modules(package.__path__)):
+            for module in sorted(m.name for m in pkgutil.iter_modules(getattr(package, "__path__", []))):
                 importlib.import_module(f"{self.package}.{module}")
             for point in importlib.metadata.entry_points(group=self.group):
                 where = f"the package {point.dist.name} {point.dist.version}" if point.dist else f"{point.value}"

@@ -1,4 +1,4 @@
-"""The retain regularisers, shared by every method: `retain: none | nll | kl | kl-all | hidden`."""
+"""The retain regularisers, shared by every method: `retain: none | nll | kl | kl-all | kl-muse | hidden`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from unlearnbench.method import Step, Terms
+from unlearnbench.method import Method, Step, Terms
+from unlearnbench.text import IGNORE
 
 
 def kl(reference_logits: Tensor, policy_logits: Tensor) -> Tensor:
@@ -16,15 +17,50 @@ def kl(reference_logits: Tensor, policy_logits: Tensor) -> Tensor:
     return (p.exp() * (p - torch.log_softmax(policy_logits, -1))).sum(-1)
 
 
-def nll(step: Step) -> Terms:
+def raw_kl(reference_logits: Tensor, policy_logits: Tensor) -> Tensor:
+    """sum_v exp(z_ref) (z_ref - z) on raw logits [..., V]: no divergence, and negative at times, but what MUSE's code computes."""
+    return (reference_logits.exp() * (reference_logits - policy_logits)).sum(-1)
+
+
+def hidden_distance(a: Tensor, b: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Per row, the squared distance of hidden states [B, T, D] (mean over D) summed over labelled tokens, and their number."""
+    mask = labels != IGNORE
+    distance = (a - b).square().mean(-1)
+    return distance.masked_fill(~mask, 0.0).sum(1), mask.sum(1)
+
+
+def nll(step: Step, method: Method) -> Terms:
     """Mean -log p over the retain answer tokens (gradient descent on retain, GDR)."""
     return Terms(step.retain.token_nll, step.retain.mask)
 
 
-def kl_answers(step: Step) -> Terms:
+def kl_answers(step: Step, method: Method) -> Terms:
     """Mean KL(reference || policy) over the retain answer tokens (KLR)."""
-    assert step.reference.retain is not None
     return Terms(kl(step.reference.retain.logits, step.retain.logits), step.retain.mask)
 
 
-REGULARISERS: dict[str, Callable[[Step], Terms]] = {"nll": nll, "kl": kl_answers}
+def kl_all(step: Step, method: Method) -> Terms:
+    """Mean KL(reference || policy) over all positions, prompt and padding included, as TOFU and OpenUnlearning do."""
+    return Terms(kl(step.reference.retain.full_logits, step.retain.full_logits))
+
+
+def kl_muse(step: Step, method: Method) -> Terms:
+    """`raw_kl` summed over all positions of a row, mean over rows, as MUSE does."""
+    return Terms(raw_kl(step.reference.retain.full_logits, step.retain.full_logits).sum(-1))
+
+
+def hidden(step: Step, method: Method) -> Terms:
+    """Squared distance to the reference's hidden states at block `layer`: mean over D and a row's answer tokens, then
+    over rows (RMU, arXiv:2403.03218)."""
+    policy, frozen = step.retain.hidden(method.layer), step.reference.retain.hidden(method.layer)
+    total, count = hidden_distance(policy, frozen, step.retain.batch.labels)
+    return Terms(total / count.clamp(min=1), count > 0)
+
+
+REGULARISERS: dict[str, Callable[[Step, Method], Terms]] = {
+    "nll": nll,
+    "kl": kl_answers,
+    "kl-all": kl_all,
+    "kl-muse": kl_muse,
+    "hidden": hidden,
+}

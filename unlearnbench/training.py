@@ -140,6 +140,8 @@ def run(
     with torch.random.fork_rng(devices=devices):  # dropout draws from the global state: seed it per step, then give it back
         with clock.phase("warmup"):
             _warm_up(lm, objective, start, accelerator, autocast)
+        if start == 0 and hooks.prober is not None and hooks.prober.due(0):
+            _look(lm, 0, hooks, clock)
         if start == 0 and hooks.evaluate is not None:
             _evaluate(lm, 0, hooks, clock)
         number = start
@@ -166,9 +168,7 @@ def run(
             )
             hooks.progress(number, steps)
             if hooks.prober is not None and hooks.prober.due(number):
-                with clock.phase("probe"):
-                    reading = hooks.prober.check(lm, number)
-                hooks.log({"step": number, "seconds": clock.cost, "probe": {**reading.values, "stop": reading.stop}})
+                reading = _look(lm, number, hooks, clock)
                 if reading.stop:
                     stop = {"step": number, "reason": reading.reason, "values": dict(reading.values)}
             if hooks.evaluate is not None:
@@ -266,6 +266,14 @@ def _warm_up(
     meter.flops, meter.tokens, meter.rows = tally
     for parameter in lm.parameters():
         parameter.grad = None
+
+
+def _look(lm: LanguageModel, step: int, hooks: Hooks, clock: Clock) -> Any:
+    assert hooks.prober is not None
+    with clock.phase("probe"):
+        reading = hooks.prober.check(lm, step)
+    hooks.log({"step": step, "seconds": clock.cost, "probe": {**reading.values, "stop": reading.stop}})
+    return reading
 
 
 def _evaluate(lm: LanguageModel, step: int, hooks: Hooks, clock: Clock) -> None:

@@ -32,7 +32,7 @@ class Supply:
     holdout: Sequence[Row] = ()
     generate: Callable[..., list[list[str]]] | None = None
     load_base: Callable[[], LanguageModel] | None = None
-    stop_numbers: Mapping[str, Callable[[LanguageModel], float]] = field(default_factory=dict)
+    stop_numbers: Mapping[str, Callable[[Any, Sequence[str]], float]] = field(default_factory=dict)
 
 
 class Unlearning:
@@ -85,7 +85,7 @@ class Unlearning:
             rows = split(self.order.rows(step), self.settings.batch_size, rank, world)
             micro = [(step, [self.forget[i] for i in batch]) for batch in rows]
             parts.append(Part("forget", forget_weight, micro, self._forget_loss))
-        if retain_weight:
+        if self.method.uses_retain:  # though a dual variable may be 0 just now
             assert self.retain_order is not None
             rows = split(self.retain_order.rows(step), self.retain_batch, rank, world)
             micro = [(step, [self.retain[i] for i in batch]) for batch in rows]
@@ -123,14 +123,14 @@ class Unlearning:
         return collate(rows, self.encoder.pad_id).to(self.accelerator.device)
 
     def _policy(self, batch: Batch) -> View:
-        def forward(batch: Batch, kind: str, layer: int | None) -> Tensor:
+        def forward(batch: Batch, kind: str, layer: int | float | None) -> Tensor:
             count_forward(self.meter, batch, kind, backward=True, depth=self._depth(layer))
             return run_forward(self.lm, batch, kind, layer)
 
         return View(batch, forward)
 
     def _frozen(self, batch: Batch, cached_nll: Mapping[str, Tensor] | None = None) -> View:
-        def forward(batch: Batch, kind: str, layer: int | None) -> Tensor:
+        def forward(batch: Batch, kind: str, layer: int | float | None) -> Tensor:
             if self.reference is None:
                 raise UserError(
                     f"The method '{self.method.registered_name}' asks the reference for more than it declares in `needs`."
@@ -140,11 +140,11 @@ class Unlearning:
 
         return View(batch, forward, cached_nll)
 
-    def _depth(self, layer: int | None) -> float:
+    def _depth(self, layer: int | float | None) -> float:
         if layer is None:
             return 1.0
-        layers = getattr(self.lm, "module", self.lm).layers
-        return (layer % len(layers) + 1) / len(layers)
+        module = getattr(self.lm, "module", self.lm)
+        return (module.layer_index(layer) + 1) / len(module.layers)
 
     # -- state -------------------------------------------------------------------------------------------------
 
@@ -264,12 +264,6 @@ def _choose_parameters(method: Method, lm: LanguageModel, settings: TrainSetting
         if settings.lora is None:
             lm.requires_grad_(True)
         return
-    if settings.lora is not None:
-        chosen = tuple(name.removesuffix(".weight").removesuffix(".bias") for name in names)
-        for name, parameter in lm.named_parameters():
-            if parameter.requires_grad:
-                parameter.requires_grad_(name.split(".lora_")[0].endswith(tuple(c.split("hf.")[-1] for c in chosen)))
-        return
     known = dict(lm.named_parameters())
     absent = [name for name in names if name not in known]
     if absent or not names:
@@ -298,7 +292,7 @@ def _prober(
     from unlearnbench.probing import make_prober
 
     random = torch.Generator().manual_seed(int(generator("probe", seed).integers(2**62)))
-    return make_prober(method, encoder, forget, retain, supply.holdout, random, reference)
+    return make_prober(method, encoder, forget, retain, supply.holdout, random, reference, supply.stop_numbers)
 
 
 def _direct(method: Method, lm: LanguageModel, context: PrepareContext, clock: Clock) -> Outcome:

@@ -1,0 +1,176 @@
+"""Stop rules: they look at numbers and say whether unlearning may stop. They run nothing; `probing` gets the numbers.
+
+A rule is a part of a method's spec, `stop: {rule: violation, alpha: 0.475}`, and any method can take any rule:
+
+| rule | stops when |
+|---|---|
+| `violation` | the violation rate of the forget probe (arXiv:2606.02920) is at most `alpha` |
+| `forget-prob` | the length-normalised probability of the forget answers is at most `below` |
+| `retrained-gap` | that probability is within `gap` of the retrained model's (an oracle: marked, never ranked) |
+| `budget` | `steps` optimiser steps are done (null: never before the budget of the training settings) |
+
+All rules look in two stages, `probe` rows first and, when these say stop, `confirm` rows; all take `patience` (how often in a row the
+rule must hold beyond the first time) and `retain_kl_below` (a condition on KL(reference || policy) on retain rows).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from unlearnbench.errors import UserError
+from unlearnbench.registry import Registry
+
+stop_rules: Registry = Registry("stop_rule", package="unlearnbench.stopping")
+
+#: The numbers that `probing` can supply; a rule names in `reads` the ones it looks at.
+READINGS = {
+    "violation": "violation_rate and what belongs to it, of the forget probe",
+    "forget_prob": "mean over the forget probe of exp(-mean answer -log p)",
+    "retrained_prob": "the same of the retrained model, on the same rows",
+}
+
+
+def hoeffding_ucb(mean: float, n: int, delta: float, look: int) -> tuple[float, float]:
+    """(upper confidence bound of a mean of n numbers in [0, 1], its delta_j) at the `look`-th look, from 0.
+
+    The error budget is spread over looks, delta_j = 6 delta / (pi^2 (look + 1)^2), so that all bounds hold together
+    with probability 1 - delta. Without numbers the bound is infinite.
+    """
+    if n <= 0:
+        return math.inf, math.nan
+    delta_j = min(max(6 * delta / (math.pi**2 * (look + 1) ** 2), 1e-12), 1 - 1e-12)
+    return mean + math.sqrt(math.log(1 / delta_j) / (2 * n)), delta_j
+
+
+class StopRule(BaseModel):
+    """What all rules share. A rule of one's own overrides `holds`, and names what it looks at in `reads`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    registered_name: ClassVar[str] = ""
+    version: ClassVar[int] = 1
+    oracle: ClassVar[bool] = False  #: looks at the retrained model or at test metrics: marked, never ranked
+    reads: ClassVar[frozenset[str]] = frozenset()
+
+    every: int = Field(2, ge=1)  #: optimiser steps between looks
+    probe: int = Field(4, ge=1)  #: forget rows of the first stage
+    confirm: int = Field(32, ge=1)  #: forget rows of the second stage, those of the first among them
+    source: Literal["held-out", "first"] = "held-out"  #: rows kept out of training, or the first training rows
+    patience: int = Field(0, ge=0)  #: further looks in a row at which the rule must hold
+    retain_kl_below: float | None = Field(None, gt=0)  #: nats per answer token, on `retain_probe` retain rows
+    retain_probe: int = Field(32, ge=1)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What the runner must supply for the rule: see `unlearnbench.method.NEEDS`."""
+        return frozenset({"retain", "reference"}) if self.retain_kl_below is not None else frozenset()
+
+    def holds(self, values: Mapping[str, float]) -> bool:
+        """Whether these numbers allow to stop. Called with those of the first stage, then with those of the second."""
+        raise NotImplementedError
+
+    def reason(self, values: Mapping[str, float]) -> str:
+        """One line for the record."""
+        return self.registered_name
+
+
+@stop_rules.register("violation", title="Violation rate of a held-out forget probe (MASC)", version=1)
+class Violation(StopRule):
+    """Stop when the mean share of active tokens whose restricted margin exceeds tau is at most alpha.
+
+    `alpha: holdout` takes the target's own violation rate on rows it never saw, which a fixed value does not transfer to.
+    Margin settings left out are those of the method, where it has them, else MASC's published ones for TOFU.
+    `hoeffding_delta`: the second stage compares an upper confidence bound with alpha instead of the mean.
+    """
+
+    reads = frozenset({"violation"})
+
+    alpha: float | Literal["holdout"] = 0.475
+    hoeffding_delta: float | None = Field(None, gt=0, lt=1)
+    rho: float | None = Field(None, gt=0, lt=1)
+    tau: float | None = None
+    k: int | None = Field(None, ge=1)
+    beta: float | None = Field(None, gt=0)
+    alternatives: Literal["own", "reference"] | None = None
+    within: float | None = Field(None, ge=0)
+    form: Literal["tempered", "smoothmax"] | None = None
+    cut: tuple[float, float] | Literal["method", "none"] = "method"
+    min_prefix: int | None = Field(None, ge=0)
+    min_suffix: int | None = Field(None, ge=1)
+    salt: int = 0  #: another fixed cut per row
+
+    def model_post_init(self, context: Any, /) -> None:
+        if isinstance(self.alpha, float) and not 0 <= self.alpha <= 1:
+            raise UserError(f"The stop rule 'violation' has alpha {self.alpha}; it must be in [0, 1], or `holdout`.")
+        if self.rho is not None and self.tau is not None:
+            raise UserError("The stop rule 'violation' takes either rho or tau, not both.")
+
+    @property
+    def needs(self) -> frozenset[str]:
+        extra = {"holdout"} if self.alpha == "holdout" else set()
+        return super().needs | extra | ({"reference"} if self.alternatives == "reference" else set())
+
+    def holds(self, values: Mapping[str, float]) -> bool:
+        return values.get("ucb", values["violation_rate"]) <= values["alpha"]
+
+    def reason(self, values: Mapping[str, float]) -> str:
+        bound = f" (upper bound {values['ucb']:.3f})" if "ucb" in values else ""
+        return f"violation rate {values['violation_rate']:.3f}{bound} <= {values['alpha']:.3f}"
+
+
+@stop_rules.register("forget-prob", title="Probability of the forget answers", version=1)
+class ForgetProbability(StopRule):
+    """Stop when the mean length-normalised probability of the probe's answers is at most `below`."""
+
+    reads = frozenset({"forget_prob"})
+
+    below: float = Field(0.1, gt=0, lt=1)
+
+    def holds(self, values: Mapping[str, float]) -> bool:
+        return values["forget_prob"] <= self.below
+
+    def reason(self, values: Mapping[str, float]) -> str:
+        return f"forget probability {values['forget_prob']:.3f} <= {self.below}"
+
+
+@stop_rules.register("retrained-gap", title="Gap to the retrained model (oracle)", version=1)
+class RetrainedGap(StopRule):
+    """Stop when the probe's mean probability is at most `gap` above the retrained model's on the same rows."""
+
+    oracle = True
+    reads = frozenset({"forget_prob", "retrained_prob"})
+
+    gap: float = Field(0.05, ge=0, lt=1)
+
+    def holds(self, values: Mapping[str, float]) -> bool:
+        return values["forget_prob"] - values["retrained_prob"] <= self.gap
+
+    def reason(self, values: Mapping[str, float]) -> str:
+        return f"forget probability {values['forget_prob']:.3f}, retrained {values['retrained_prob']:.3f}, gap {self.gap}"
+
+
+@stop_rules.register("budget", title="A number of optimiser steps", version=1)
+class Budget(StopRule):
+    """Stop after `steps` optimiser steps; null: the budget of the training settings, so no online stop at all."""
+
+    steps: int | None = Field(None, ge=1)
+
+    def holds(self, values: Mapping[str, float]) -> bool:
+        return self.steps is not None and values["step"] >= self.steps
+
+    def reason(self, values: Mapping[str, float]) -> str:
+        return f"{self.steps} steps"
+
+
+def make_rule(spec: Mapping[str, Any]) -> StopRule:
+    """The rule of a spec such as `{rule: violation, alpha: 0.475}`. Raises `UserError` or pydantic's `ValidationError`."""
+    values = dict(spec)
+    name = values.pop("rule", None)
+    if not isinstance(name, str):
+        raise UserError(f"A stop rule needs a name: `stop: {{rule: …}}`. Allowed: {', '.join(stop_rules.names())}.")
+    rule: StopRule = stop_rules.get(name).build(**values)
+    return rule
