@@ -44,7 +44,9 @@ class RMU(Method):
 
     steering_coefficient: float = hyper(2.0, gt=0, source="OpenUnlearning, TOFU (the paper: 6.5 for Zephyr-7B)")
     retain: Retain = hyper("hidden", source="paper, section 4")
-    parameters: str | None = hyper(None, source="paper: MLP down-projections of blocks layer-2 … layer, found by structure")
+    parameters: str | None = hyper(
+        None, source="paper: MLP down-projections of blocks layer-2 … layer, found by structure"
+    )
 
     @property
     def _looks_at_layer(self) -> bool:

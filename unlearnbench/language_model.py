@@ -53,14 +53,18 @@ class LanguageModel(nn.Module):
             blocks = getattr(decoder, name, None)
             if isinstance(blocks, nn.ModuleList):
                 return blocks
-        raise UserError(f"No list of decoder layers in a '{self.config.model_type}' model (looked for layers, h, blocks).")
+        raise UserError(
+            f"No list of decoder layers in a '{self.config.model_type}' model (looked for layers, h, blocks)."
+        )
 
     def layer_index(self, layer: int | float) -> int:
         """The index of a block: an int is one already, a float in (0, 1] is the share of the blocks up to and with it."""
         count = len(self.layers)
         index = layer if isinstance(layer, int) else max(1, round(layer * count)) - 1
         if not 0 <= index < count:
-            raise UserError(f"There is no decoder layer {layer}: the model has {count}, numbered from 0 to {count - 1}.")
+            raise UserError(
+                f"There is no decoder layer {layer}: the model has {count}, numbered from 0 to {count - 1}."
+            )
         return index
 
     @property

@@ -19,7 +19,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictFloat,
+    StrictInt,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from torch import Tensor
 
 from unlearnbench.errors import UserError, did_you_mean
@@ -293,14 +302,18 @@ class Method(BaseModel):
             except ValidationError as error:
                 first = error.errors()[0]
                 where = ".".join(str(part) for part in first["loc"])
-                raise ValueError(f"stop rule '{value['rule']}', {where}: {first['msg']}, got {first['input']!r}") from error
+                raise ValueError(
+                    f"stop rule '{value['rule']}', {where}: {first['msg']}, got {first['input']!r}"
+                ) from error
         return value
 
     @field_validator("layer")
     @classmethod
     def _possible_layer(cls, value: int | float) -> int | float:
         if value < 0 or (isinstance(value, float) and not 0 < value <= 1):
-            raise ValueError("a block is named by its index (an int from 0) or by its share of the depth (a float in (0, 1])")
+            raise ValueError(
+                "a block is named by its index (an int from 0) or by its share of the depth (a float in (0, 1])"
+            )
         return value
 
     @model_validator(mode="after")

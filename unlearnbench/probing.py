@@ -16,7 +16,15 @@ from torch import Tensor
 
 from unlearnbench.benchmarks.base import Row
 from unlearnbench.errors import UserError
-from unlearnbench.margins import Margin, buffered_hinge, continuation, fixed_unit, log_reproduction_bound, spread, tau_of
+from unlearnbench.margins import (
+    Margin,
+    buffered_hinge,
+    continuation,
+    fixed_unit,
+    log_reproduction_bound,
+    spread,
+    tau_of,
+)
 from unlearnbench.margins import violation_rate as rates_of
 from unlearnbench.method import Method, View
 from unlearnbench.reference import evaluating, run
@@ -202,7 +210,9 @@ class Prober:
             if holds and len(self._confirm) > len(rows):
                 rows = self._confirm
                 stage = self._values(lm, step, rows)
-                values |= {_CONFIRMED.get(name, f"confirm_{name}"): value for name, value in stage.items() if name != "step"}
+                values |= {
+                    _CONFIRMED.get(name, f"confirm_{name}"): value for name, value in stage.items() if name != "step"
+                }
             if holds and isinstance(self.rule, Violation) and self.rule.hoeffding_delta is not None:
                 rate, n = stage["violation_rate"], int(stage["rows"])
                 stage["ucb"] = values["ucb"] = hoeffding_ucb(rate, n, self.rule.hoeffding_delta, self._looks)[0]

@@ -150,7 +150,9 @@ class RetrainedGap(StopRule):
         return values["forget_prob"] - values["retrained_prob"] <= self.gap
 
     def reason(self, values: Mapping[str, float]) -> str:
-        return f"forget probability {values['forget_prob']:.3f}, retrained {values['retrained_prob']:.3f}, gap {self.gap}"
+        return (
+            f"forget probability {values['forget_prob']:.3f}, retrained {values['retrained_prob']:.3f}, gap {self.gap}"
+        )
 
 
 @stop_rules.register("budget", title="A number of optimiser steps", version=1)
