@@ -1,0 +1,221 @@
+"""What each stage of an experiment does: train a model, unlearn, evaluate. Run in a worker, on plain values.
+
+A stage function gets the stage's spec (the canonical mapping that its key is the hash of), the folders of its parents, its own
+folder to write into, and returns what goes into `record.json` beside what the store adds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+
+from unlearnbench import answers as answer_files
+from unlearnbench import evaluation, models
+from unlearnbench.attacks.base import attacks
+from unlearnbench.benchmarks.base import Benchmark, benchmarks
+from unlearnbench.benchmarks.mini import model as embedded
+from unlearnbench.clock import Clock, peak_memory_bytes
+from unlearnbench.errors import UserError
+from unlearnbench.executors import report_progress
+from unlearnbench.finetuning import finetune
+from unlearnbench.language_model import LanguageModel
+from unlearnbench.method import Method, methods
+from unlearnbench.models import Loaded
+from unlearnbench.settings import ModelSettings, TrainSettings
+from unlearnbench.training import Hooks, total_steps
+from unlearnbench.unlearning import Supply, unlearn
+
+Parents = Mapping[str, Path]
+#: bumped when the numbers a stage makes change
+VERSIONS = {"base": 1, "target": 1, "retrained": 1, "unlearn": 1, "evaluate": 1}
+
+
+def train(spec: Mapping[str, Any], parents: Parents, folder: Path) -> dict[str, Any]:
+    """Stages `base`, `target`, `retrained`: fine-tune on the rows of `spec['splits']`, from the parent or from scratch."""
+    settings, seed = TrainSettings(**spec["settings"]), int(spec["seed"])
+    _threads(spec)
+    clock, data = Clock(), _benchmark(spec)
+    with clock.phase("load"):
+        loaded = _model(spec, parents.get("base"), seed)
+    rows = [row for split in spec["splits"] for row in data.rows(split)]
+    outcome = finetune(
+        loaded.lm, loaded.encoder, rows, settings, seed, Accelerator(), clock, _hooks(folder, settings)
+    )
+    return {**_save(loaded, folder), "outcome": asdict(outcome), "seconds": clock.seconds, "rows": len(rows)}
+
+
+def run_method(spec: Mapping[str, Any], parents: Parents, folder: Path) -> dict[str, Any]:
+    """Stage `unlearn`: run a method on the target."""
+    settings, seed = TrainSettings(**spec["settings"]), int(spec["seed"])
+    _threads(spec)
+    clock, data = Clock(), _benchmark(spec)
+    entry = methods.get(spec["cell"]["method"])
+    method: Method = entry.cls(**spec["cell"]["params"])
+    with clock.phase("load"):
+        loaded = _model(spec, parents["target"], seed)
+    forget, retain = data.rows(spec["forget"]), data.rows(spec["retain"])
+    holdout = data.rows("holdout") if "holdout" in data.splits else ()
+    hooks = _hooks(folder, settings)
+    hooks.evaluate = _trajectory(spec, loaded, data, len(forget), settings)
+    supply = Supply(holdout=holdout, generate=_sampler, load_base=_base_loader(spec, parents))
+    lm, outcome = unlearn(
+        method, loaded.lm, loaded.encoder, forget, retain, settings, seed, Accelerator(), clock, hooks, supply
+    )
+    record = {**_save(Loaded(lm, loaded.encoder), folder), "seconds": clock.seconds, "cost_seconds": clock.cost}
+    done = asdict(outcome)
+    stop = done.pop("stop")
+    record["stop"] = _stop(method, stop, hooks)
+    record["selection"] = "online-stop" if stop else "last"
+    return {**record, **done, "seed": seed}
+
+
+def evaluate(spec: Mapping[str, Any], parents: Parents, folder: Path) -> dict[str, Any]:
+    """Stage `evaluate`: attack the model if asked to, then score it."""
+    _threads(spec)
+    clock, data = Clock(), _benchmark(spec)
+    with clock.phase("load"):
+        loaded = _model(spec, parents["model"], int(spec["seed"]))
+        lm, attack_record = loaded.lm, {}
+        if spec["attack"] != "none":
+            lm, attack_record = attacks.get(spec["attack"]).build().apply(lm)
+        roles = {"model": lm} | {
+            role: _model(spec, parents[role], int(spec["seed"])).lm for role in ("target", "base") if role in parents
+        }
+        retrained = load_evaluation(parents["retrained"], data) if "retrained" in parents else None
+    names = list(spec["metrics"])
+    with clock.phase("evaluate"):
+        scored = evaluation.evaluate(roles, loaded.encoder, data, names, retrained)
+    answer_files.save(folder / "answers.parquet", scored.answers)
+    scored.samples().to_parquet(folder / "samples.parquet", index=False)
+    lines = scored.metrics_json()
+    (folder / "metrics.json").write_text(json.dumps({"metrics": lines}, indent=1, allow_nan=False) + "\n")
+    return {
+        "counts": scored.counts,
+        "attack": attack_record,
+        "seconds": clock.seconds,
+        "peak_memory_bytes": peak_memory_bytes(),
+    }
+
+
+def load_evaluation(folder: Path, data: Benchmark) -> evaluation.Evaluation:
+    """The evaluation in a run folder, its metrics computed again from the answers."""
+    names = [line["name"] for line in json.loads((folder / "metrics.json").read_text())["metrics"]]
+    return evaluation.rescore(answer_files.load(folder / "answers.parquet"), data, names)
+
+
+STAGES: dict[str, Callable[[Mapping[str, Any], Parents, Path], dict[str, Any]]] = {
+    "base": train,
+    "target": train,
+    "retrained": train,
+    "unlearn": run_method,
+    "evaluate": evaluate,
+}
+
+
+# -- parts -----------------------------------------------------------------------------------------------------
+
+
+def _threads(spec: Mapping[str, Any]) -> None:
+    torch.set_num_threads(int(spec["threads"]))
+
+
+def _benchmark(spec: Mapping[str, Any]) -> Benchmark:
+    data: Benchmark = benchmarks.get(spec["benchmark"]["name"]).build(**spec["benchmark"]["options"])
+    if data.data_hash != spec["benchmark"]["data_hash"]:
+        raise UserError(f"The rows of benchmark '{data.name}' are not those the stage was planned with; plan again.")
+    return data
+
+
+def _model(spec: Mapping[str, Any], folder: Path | None, seed: int) -> Loaded:
+    settings = ModelSettings(**spec["model"]["settings"])
+    if folder is not None:
+        loaded = models.load(settings, folder / "model")
+        recorded = json.loads((folder / "record.json").read_text())["weights"]
+        if models.weights_hash(loaded.lm) != recorded:
+            raise UserError(f"The weights in {folder} are not those its record names; remove the folder and run again.")
+        return loaded
+    if settings.name in embedded.MODELS:
+        hf, tokenizer = embedded.build(settings.name, seed, settings.width)
+        return Loaded(LanguageModel(hf), models.make_encoder(hf, tokenizer, settings))
+    return models.load(settings)
+
+
+def _save(loaded: Loaded, folder: Path) -> dict[str, Any]:
+    merged = models.merge_lora(loaded.lm)
+    models.save(merged, loaded.encoder, folder / "model")
+    return {
+        "weights": models.weights_hash(merged),
+        "parameters": models.parameter_count(merged),
+        "encoder": loaded.encoder.fingerprint,
+    }
+
+
+def _hooks(folder: Path, settings: TrainSettings) -> Hooks:
+    log = folder / "log.jsonl"
+
+    def resumed(step: int) -> None:
+        """Keep only the lines of steps the checkpoint has."""
+        lines = log.read_text().splitlines() if log.exists() and step else []
+        kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= step]
+        log.write_text("".join(line + "\n" for line in kept))
+
+    def write(line: dict[str, Any]) -> None:
+        with log.open("a") as file:
+            file.write(json.dumps(line, allow_nan=False) + "\n")
+
+    checkpoint = folder / "checkpoint" if settings.checkpoint_every else None
+    return Hooks(log=write, progress=report_progress, resumed=resumed, checkpoint=checkpoint)
+
+
+def _trajectory(
+    spec: Mapping[str, Any], loaded: Loaded, data: Benchmark, rows: int, settings: TrainSettings
+) -> Callable[[LanguageModel, int], dict[str, Any] | None] | None:
+    """Score a few metrics at evenly spaced steps, for the trajectory plot; off the clock."""
+    plan = spec["trajectory"]
+    if not plan["points"]:
+        return None
+    per_epoch = -(-rows // (settings.batch_size * settings.accumulation))
+    steps = total_steps(settings, per_epoch)
+    wanted = {round(steps * i / plan["points"]) for i in range(plan["points"] + 1)}
+
+    def score(lm: LanguageModel, step: int) -> dict[str, Any] | None:
+        if step not in wanted:
+            return None
+        scored = evaluation.evaluate({"model": lm}, loaded.encoder, data, plan["metrics"])
+        return {name: scored.values[name].score for name in plan["metrics"]}
+
+    return score
+
+
+def _sampler(*args: Any, **options: Any) -> list[list[str]]:
+    from unlearnbench.generation import sample_texts
+
+    return sample_texts(*args, **options)
+
+
+def _base_loader(spec: Mapping[str, Any], parents: Parents) -> Callable[[], LanguageModel] | None:
+    if "base" not in parents:
+        return None
+    return lambda: _model(spec, parents["base"], int(spec["seed"])).lm
+
+
+def _stop(method: Method, stop: dict[str, Any] | None, hooks: Hooks) -> dict[str, Any] | None:
+    """What the record says of the online stop: the rule, the rows it probed, and whether it fired."""
+    if hooks.prober is None:
+        return None
+    rule = getattr(hooks.prober, "rule", None)
+    return {
+        "rule": getattr(rule, "registered_name", ""),
+        "settings": method.stop,
+        "oracle": bool(getattr(rule, "oracle", False)),
+        "rows": sorted(getattr(hooks.prober, "rows", ())),
+        "held_out": sorted(getattr(hooks.prober, "held_out", ())),
+        "fired": stop is not None,
+        **(stop or {"step": None, "reason": "the rule never fired: training ended with its budget"}),
+    }
