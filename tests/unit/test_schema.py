@@ -1,0 +1,147 @@
+"""Experiment files: what is accepted as meant, and what is refused with its line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from unlearnbench import schema
+from unlearnbench.errors import UserError
+
+GOOD = """\
+title: A comparison
+benchmark: tofu-mini
+model: llama-mini
+target: {epochs: 18, learning_rate: 4e-3}
+unlearn:
+  epochs: 10
+  learning_rate: 1e-3
+methods:
+  - npo
+  - npo+klr: {beta: 0.2, unlearn: {epochs: 5}}
+seeds: 2
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def _write(text, name="e.yaml"):
+        file = tmp_path / name
+        file.write_text(text)
+        return file
+
+    return _write
+
+
+def problems(file, **options):
+    with pytest.raises(UserError) as caught:
+        schema.cells(schema.load(file, **options))
+    return str(caught.value).splitlines()
+
+
+def test_cells_are_complete_and_seeds_outermost(write):
+    cells = schema.cells(schema.load(write(GOOD)))
+    assert [(c.label, c.seed) for c in cells] == [("npo", 0), ("npo+klr", 0), ("npo", 1), ("npo+klr", 1)]
+    assert cells[1].params["beta"] == 0.2 and cells[1].params["retain"] == "kl"
+    assert (cells[0].settings.epochs, cells[1].settings.epochs, cells[1].settings.learning_rate) == (10, 5, 1e-3)
+
+
+@pytest.mark.parametrize(
+    "old, new, line, message",
+    [
+        ("epochs: 10", "epochs: NO", 6, "unlearn.epochs: input should be a valid number, got \"NO\""),
+        ("epochs: 10", "epochs: 1_000", 6, "unlearn.epochs: input should be a valid number, got \"1_000\""),
+        ("epochs: 10", "epochs: 010", 6, "got \"010\""),
+        ("epochs: 10", "epochs: 12:30", 6, "got \"12:30\""),
+        ("epochs: 10", "clip: None", 6, "unlearn.clip: input should be a valid number, got \"None\""),
+        ("epochs: 10", "epochs: true", 6, "got true"),
+        ("epochs: 10", "epochs: -1", 6, "input should be greater than 0, got -1"),
+        ("epochs: 10", "epocs: 10", 6, "unknown key 'unlearn.epocs'; did you mean 'epochs'?"),
+        ("seeds: 2", "seeds: 1_0", 11, "seeds: input should be a valid array, got \"1_0\""),
+        ("seeds: 2", "sedes: 2", 11, "unknown key 'sedes'; did you mean 'seeds'?"),
+        ("  epochs: 10", "  epochs: 10\n  epochs: 3", 7, "the key 'epochs' is given twice (first on line 6)"),
+        ("  - npo\n", "  - NO\n", None, "There is no method 'NO'; did you mean 'npo'?"),
+        ("  - npo\n", "  - npo: {betta: 1}\n", None, "unknown key 'betta'; did you mean 'beta'?"),
+        ("  - npo\n", "  - npo: {beta: -1}\n", None, "beta: input should be greater than 0, got -1"),
+        ("  - npo\n", "  - npo: {beta: 1_0}\n", None, "beta: input should be a valid number, got \"1_0\""),
+        ("  - npo\n", "  - npo: {stop: {rule: violaton}}\n", None, "did you mean 'violation'?"),
+        ("  - npo\n", "  - npo\n  - npo\n", None, "the cell 'npo' is there twice"),
+        ("title: A comparison\n", "", 1, "the key 'title' is missing"),
+    ],
+)
+def test_a_mistake_is_one_line_with_its_place(write, old, new, line, message):
+    assert old in GOOD
+    file = write(GOOD.replace(old, new, 1))
+    (found,) = problems(file)
+    assert message in found
+    if line is not None:
+        assert f"e.yaml:{line}:" in found
+
+
+def test_numbers_written_as_people_write_them(write):
+    file = write(GOOD.replace("1e-3", "2e5").replace("epochs: 10", "epochs: 2.5").replace("4e-3", "1E-05"))
+    experiment = schema.load(file)
+    assert (experiment.unlearn.learning_rate, experiment.unlearn.epochs) == (2e5, 2.5)
+    assert experiment.target.learning_rate == 1e-5
+
+
+def test_words_stay_words(write):
+    assert schema.load(write(GOOD.replace("A comparison", "010"))).title == "010"
+    assert schema.load(write(GOOD.replace("A comparison", "NO"))).title == "NO"
+
+
+def test_all_mistakes_of_a_file_come_together(write):
+    file = write(GOOD.replace("epochs: 10", "epocs: 10").replace("seeds: 2", "seeds: x").replace("18", "-2"))
+    assert len(problems(file)) == 3
+
+
+def test_a_grid_spans_cells_and_a_plain_list_is_a_value(write):
+    file = write(GOOD.replace("  - npo\n", "  - npo: {beta: {grid: [0.1, 0.5]}, unlearn: {epochs: {grid: [1, 2]}}}\n"))
+    labels = [c.label for c in schema.cells(schema.load(file, seeds=[0]))]
+    assert labels[:4] == [f"npo[beta={b},epochs={e}]" for b in (0.1, 0.5) for e in (1, 2)]
+    (found,) = problems(write(GOOD.replace("  - npo\n", "  - npo: {beta: [0.1, 0.5]}\n")))
+    assert "beta" in found
+
+
+def test_extends_merges_mappings_and_replaces_lists(write):
+    write(GOOD, "parent.yaml")
+    child = write("extends: parent.yaml\nunlearn: {epochs: 3}\nmethods: [ga]\n", "child.yaml")
+    experiment = schema.load(child)
+    assert (experiment.unlearn.epochs, experiment.unlearn.learning_rate) == (3, 1e-3)
+    assert [m.name for m in experiment.methods] == ["ga"]
+    (found,) = problems(write("extends: parent.yaml\nunlearn: {epocs: 3}\n", "child.yaml"))
+    assert "child.yaml:2:" in found
+    (found,) = problems(write("extends: child.yaml\n", "child.yaml"))
+    assert "extends itself" in found
+
+
+def test_overrides_methods_and_seeds(write):
+    file = write(GOOD)
+    experiment = schema.load(
+        file, ["unlearn.epochs=5", "methods.npo.beta=0.4", "model.width=32"], methods=["npo", "ga"], seeds=[7]
+    )
+    cells = schema.cells(experiment)
+    assert [(c.label, c.seed) for c in cells] == [("npo", 7), ("ga", 7)]
+    assert cells[0].params["beta"] == 0.4 and cells[0].settings.epochs == 5
+    assert experiment.model.name == "llama-mini" and experiment.model.width == 32
+    assert "no method 'rmu'" in problems(file, overrides=["methods.rmu.layer=1"])[0]
+    assert "--set takes" in problems(file, overrides=["unlearn.epochs"])[0]
+
+
+def test_unknown_experiment_names_the_nearest():
+    with pytest.raises(UserError, match="There is no experiment 'quickstar'"):
+        schema.load("quickstar")
+
+
+def test_keys_do_not_depend_on_the_order_of_fields():
+    assert schema.key({"a": 1, "b": [1.0, None]}) == schema.key({"b": [1.0, None], "a": 1})
+    assert schema.key({"a": 1}) != schema.key({"a": 2})
+    with pytest.raises(ValueError):
+        schema.canonical(float("nan"))
+
+
+def test_reading_a_file_imports_no_torch(write):
+    code = f"import sys; from unlearnbench import schema; schema.load({str(write(GOOD))!r}); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,0 +1,389 @@
+"""Experiment files: what may stand in one, how files extend each other, and the cells an experiment spans."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError, model_validator
+
+from unlearnbench import yaml12
+from unlearnbench.errors import SeveralErrors, UserError, did_you_mean
+from unlearnbench.settings import ModelSettings, Settings, TrainSettings
+
+
+class BenchmarkSettings(Settings):
+    """Which benchmark, and its options. In YAML: `tofu-mini`, or `{name: tofu-mini, forget: forget10}`."""
+
+    name: str
+    options: dict[str, Any] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return {"name": value}
+        if isinstance(value, Mapping) and "options" not in value:
+            return {"name": value.get("name"), "options": {k: v for k, v in value.items() if k != "name"}}
+        return value
+
+
+class MethodSettings(Settings):
+    """A method with hyper-parameters, and unlearn settings of its own. In YAML: `npo`, `npo: {beta: 0.1}`,
+    `masc: {rho: {grid: [0.5, 0.7]}, unlearn: {epochs: 5}}`."""
+
+    name: str
+    params: dict[str, Any] = {}
+    unlearn: dict[str, Any] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return {"name": value}
+        if isinstance(value, Mapping) and len(value) == 1 and "name" not in value:
+            (name, content), *_ = value.items()
+            content = {} if content is None else content
+            if not isinstance(content, Mapping):
+                raise ValueError(f"the method '{name}' takes a mapping of hyper-parameters")
+            params = {k: v for k, v in content.items() if k != "unlearn"}
+            return {"name": name, "params": params, "unlearn": content.get("unlearn", {})}
+        return value
+
+
+class TrajectorySettings(Settings):
+    """Metrics scored `points` times during unlearning, off the clock, for the trajectory plot."""
+
+    points: int = Field(6, ge=0)
+    metrics: tuple[str, ...] = ("one_minus_prob", "forget_exact", "retain_exact")
+
+
+class ReportSettings(Settings):
+    """Which tables and plots the report has."""
+
+    tables: tuple[Literal["main", "cost"], ...] = ("main", "cost")
+    plots: tuple[Literal["wallclock", "radar", "tradeoff", "trajectory", "violation"], ...] = (
+        "wallclock",
+        "radar",
+        "tradeoff",
+        "trajectory",
+        "violation",
+    )
+
+
+class Experiment(Settings):
+    """An experiment file."""
+
+    title: str
+    benchmark: BenchmarkSettings
+    model: ModelSettings
+    base: TrainSettings | None = None
+    target: TrainSettings
+    retrained: TrainSettings | None = None  #: None: as the target
+    unlearn: TrainSettings
+    methods: tuple[MethodSettings, ...] = Field(min_length=1)
+    attacks: tuple[str, ...] = ("none",)
+    metrics: tuple[str, ...] | None = None  #: None: the benchmark's own suite
+    seeds: tuple[int, ...] = Field((0,), min_length=1)
+    trajectory: TrajectorySettings = TrajectorySettings()
+    report: ReportSettings = ReportSettings()
+    claims: tuple[dict[str, Any], ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_forms(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            raise ValueError("an experiment is a mapping")
+        value = {key: _tuples(inner) for key, inner in value.items()}
+        if isinstance(value.get("model"), str):
+            value["model"] = {"name": value["model"]}
+        if isinstance(value.get("seeds"), int) and not isinstance(value["seeds"], bool):
+            if value["seeds"] < 1:
+                raise ValueError("seeds: at least 1")
+            value["seeds"] = tuple(range(value["seeds"]))
+        return value
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Experiment:
+        if len(set(self.seeds)) != len(self.seeds):
+            raise ValueError(f"seeds: {list(self.seeds)} has a seed twice")
+        return self
+
+
+def _tuples(value: Any) -> Any:
+    """Lists as tuples, all the way down: strict validation takes no list for a tuple."""
+    if isinstance(value, Mapping):
+        return {key: _tuples(inner) for key, inner in value.items()}
+    return tuple(_tuples(inner) for inner in value) if isinstance(value, list | tuple) else value
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One (method, hyper-parameters, seed) of an experiment. `params` and `settings` are complete."""
+
+    method: str
+    label: str
+    title: str
+    version: int
+    origin: str
+    params: dict[str, Any]
+    settings: TrainSettings
+    seed: int
+
+    def spec(self) -> dict[str, Any]:
+        """The part of the cell that goes into keys and specs."""
+        return {"method": self.method, "version": self.version, "label": self.label, "title": self.title, "params": self.params}
+
+
+def cells(experiment: Experiment, source: str = "experiment") -> list[Cell]:
+    """All cells, seeds outermost. Raises `SeveralErrors` for unknown methods, hyper-parameters and values out of range."""
+    from unlearnbench.method import methods
+    from unlearnbench.stopping import make_rule
+
+    errors: list[str] = []
+    made: list[Cell] = []
+    names = [method.name for method in experiment.methods]
+    for method in experiment.methods:
+        for params, unlearn, suffix in _grid(method):
+            try:
+                entry = methods.get(method.name)
+                built = _strict(entry.cls, {**entry.defaults, **params})
+                if built.stop is not None:
+                    make_rule(built.stop)
+                settings = _strict(TrainSettings, {**experiment.unlearn.model_dump(mode="json"), **unlearn})
+            except ValidationError as error:
+                errors += [f"{source}: method '{method.name}': {line}" for line in explain(error, None)]
+                continue
+            except UserError as error:
+                errors.append(f"{source}: {error}")
+                continue
+            twice = names.count(method.name) > 1 and not suffix
+            label = method.name + (suffix or (_suffix({**params, **unlearn}) if twice else ""))
+            made.append(
+                Cell(method.name, label, entry.title + label[len(method.name) :], entry.version, entry.origin,
+                     built.model_dump(mode="json"), settings, -1)
+            )  # fmt: skip
+    labels = [cell.label for cell in made]
+    errors += [f"{source}: the cell '{label}' is there twice" for label in sorted(set(labels)) if labels.count(label) > 1]
+    if errors:
+        raise SeveralErrors(dict.fromkeys(errors))
+    return [Cell(**{**vars(cell), "seed": seed}) for seed in experiment.seeds for cell in made]
+
+
+def _grid(method: MethodSettings) -> Iterator[tuple[dict[str, Any], dict[str, Any], str]]:
+    """Every combination of the values marked `{grid: […]}`, with the suffix that tells them apart."""
+    places = [(part, key) for part in ("params", "unlearn") for key, v in getattr(method, part).items() if _is_grid(v)]
+    options = [getattr(method, part)[key]["grid"] for part, key in places]
+    for values in itertools.product(*options):
+        chosen = {"params": dict(method.params), "unlearn": dict(method.unlearn)}
+        for (part, key), value in zip(places, values, strict=True):
+            chosen[part][key] = value
+        named = {key: value for (_, key), value in zip(places, values, strict=True)}
+        yield chosen["params"], chosen["unlearn"], _suffix(named)
+
+
+def _is_grid(value: Any) -> bool:
+    return isinstance(value, Mapping) and set(value) == {"grid"} and isinstance(value["grid"], list | tuple) and bool(value["grid"])
+
+
+def _suffix(values: Mapping[str, Any]) -> str:
+    return "[" + ",".join(f"{key}={_short(value)}" for key, value in values.items()) + "]" if values else ""
+
+
+def _short(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+
+
+def _strict(model: type[BaseModel], values: Mapping[str, Any]) -> Any:
+    return model.model_validate_json(json.dumps(values), strict=True)
+
+
+# -- reading ---------------------------------------------------------------------------------------------------
+
+
+def load(
+    source: str | Path,
+    overrides: Sequence[str] = (),
+    methods: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
+) -> Experiment:
+    """Read an experiment: a file, or the name of a packaged one (`quickstart`).
+
+    `overrides`: `unlearn.epochs=5`, `methods.masc.rho=0.7`. `methods` keeps these only (those not in the file are added with
+    their defaults); `seeds` replaces the file's. All mistakes are reported together, with their lines.
+    """
+    file = find(source)
+    content, lines = _read(file)
+    for override in overrides:
+        _override(content, override)
+    if methods is not None:
+        content["methods"] = _choose(content.get("methods") or [], methods)
+    if seeds is not None:
+        content["seeds"] = list(seeds)
+    try:
+        return _strict(Experiment, content)
+    except ValidationError as error:
+        raise SeveralErrors(
+            f"{_where(file, lines, place)}: {line}" for place, line in _explained(error, Experiment)
+        ) from None
+    except TypeError as error:
+        raise UserError(f"{file}: {error}") from error
+
+
+def find(source: str | Path) -> Path:
+    """The file of an experiment: a path, or a packaged name. Raises `UserError` with the nearest name."""
+    path = Path(source)
+    if path.suffix in (".yaml", ".yml") or path.is_file():
+        if not path.is_file():
+            raise UserError(f"There is no experiment file {path}.")
+        return path
+    import unlearnbench.experiments as packaged
+
+    known = {file.stem: file for folder in packaged.__path__ for file in Path(folder).glob("*.yaml")}
+    if str(source) not in known:
+        raise UserError(f"There is no experiment '{source}'; {did_you_mean(str(source), known)}")
+    return known[str(source)]
+
+
+def _read(file: Path, seen: tuple[Path, ...] = ()) -> tuple[dict[str, Any], dict[yaml12.Path, tuple[Path, int]]]:
+    """The file's content merged over what it extends, and where each path stands."""
+    content, lines = yaml12.read(file.read_text(encoding="utf-8"), file.name)
+    if not isinstance(content, dict):
+        raise UserError(f"{file}:1: an experiment is a mapping of keys.")
+    places = {path: (file, line) for path, line in lines.items()}
+    parent = content.pop("extends", None)
+    if parent is None:
+        return content, places
+    beside = file.parent / str(parent)
+    if beside.resolve() in {f.resolve() for f in (*seen, file)}:
+        raise UserError(f"{file}: extends itself through {parent}.")
+    base, base_places = _read(beside if beside.is_file() else find(str(parent)), (*seen, file))
+    return _merge(base, content), {**base_places, **places}
+
+
+def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merge(merged[key], value) if both else value
+    return merged
+
+
+def _override(content: dict[str, Any], override: str) -> None:
+    path, equals, text = override.partition("=")
+    keys = path.split(".")
+    if not equals or not all(keys):
+        raise UserError(f"--set takes key.key=value, got '{override}'.")
+    value, _ = yaml12.read(text, f"--set {path}")
+    if keys[0] == "methods" and len(keys) > 2:
+        entries = content.get("methods") or []
+        for i, entry in enumerate(entries):
+            name = entry if isinstance(entry, str) else next(iter(entry))
+            if name == keys[1]:
+                inner = {} if isinstance(entry, str) else copy.deepcopy(entry[name]) or {}
+                _put(inner, keys[2:], value)
+                entries[i] = {name: inner}
+                return
+        raise UserError(f"--set {path}: the experiment has no method '{keys[1]}'.")
+    _put(content, keys, value)
+
+
+def _put(content: dict[str, Any], keys: Sequence[str], value: Any) -> None:
+    for key in keys[:-1]:
+        inner = content.get(key)
+        content[key] = {"name": inner} if isinstance(inner, str) else dict(inner) if isinstance(inner, dict) else {}
+        content = content[key]
+    content[keys[-1]] = value
+
+
+def _choose(entries: list[Any], wanted: Sequence[str]) -> list[Any]:
+    def name(entry: Any) -> str:
+        return entry if isinstance(entry, str) else str(next(iter(entry), ""))
+
+    return [entry for want in wanted for entry in ([e for e in entries if name(e) == want] or [want])]
+
+
+# -- errors ----------------------------------------------------------------------------------------------------
+
+
+def explain(error: ValidationError, model: type[BaseModel] | None) -> list[str]:
+    """A validation error as lines: field, value, what is allowed, and the nearest name."""
+    return [line for _, line in _explained(error, model)]
+
+
+def _explained(error: ValidationError, model: type[BaseModel] | None) -> list[tuple[yaml12.Path, str]]:
+    found = []
+    for item in error.errors():
+        place = tuple(p for p in item["loc"] if not (isinstance(p, str) and ("[" in p or p in _UNION_TAGS)))
+        name = ".".join(map(str, place)) or "file"
+        if item["type"] == "extra_forbidden":
+            owner = _model_at(model, place[:-1]) if model else None
+            allowed = owner.model_fields if owner else _fields_of(error)
+            hint = f"; {did_you_mean(str(place[-1]), allowed)}" if allowed else ""
+            found.append((place, f"unknown key '{name}'{hint}"))
+        elif item["type"] == "missing":
+            found.append((place, f"the key '{name}' is missing"))
+        else:
+            message = item["msg"].removeprefix("Value error, ")
+            message = message[0].lower() + message[1:]
+            given = "" if isinstance(item["input"], dict) else f", got {json.dumps(item['input'], default=str)}"
+            found.append((place, f"{name}: {message}{given}"))
+    return found
+
+
+_UNION_TAGS = {"str", "LoraSettings", "TrainSettings", "literal['all-linear']"}
+
+
+def _fields_of(error: ValidationError) -> list[str]:
+    from unlearnbench.method import methods
+
+    for model in (TrainSettings, *(entry.cls for entry in methods)):
+        if model.__name__ == error.title:
+            return list(model.model_fields)
+    return []
+
+
+def _model_at(model: type[BaseModel], place: yaml12.Path) -> type[BaseModel] | None:
+    current: Any = model
+    for part in place:
+        if isinstance(part, int):
+            continue
+        field = current.model_fields.get(part) if current is not None else None
+        current = _model_in(field.annotation) if field is not None else None
+    return current if isinstance(current, type) and issubclass(current, BaseModel) else None
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for inner in getattr(annotation, "__args__", ()):
+        found = _model_in(inner)
+        if found is not None:
+            return found
+    return None
+
+
+def _where(file: Path, lines: Mapping[yaml12.Path, tuple[Path, int]], place: yaml12.Path) -> str:
+    while place and place not in lines:
+        place = place[:-1]
+    at, line = lines.get(place, (file, 1))
+    return f"{at}:{line}"
+
+
+# -- canonical form --------------------------------------------------------------------------------------------
+
+
+def canonical(value: Any) -> str:
+    """One text for equal values: JSON with sorted keys, no spaces, no NaN."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def key(value: Any) -> str:
+    """The hash of the canonical form, 16 hex digits."""
+    return hashlib.sha256(canonical(value).encode()).hexdigest()[:16]
