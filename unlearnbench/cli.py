@@ -1,0 +1,156 @@
+"""The command line: thin, each verb calls one function. `--help` never imports torch."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unlearnbench.errors import UserError
+
+app = typer.Typer(
+    name="unlearnbench",
+    help="Compare methods that make a language model forget chosen training data.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Runs = Annotated[Path, typer.Option("--runs", help="Folder of the run folders.", envvar="UNLEARNBENCH_RUNS")]
+Plugins = Annotated[list[Path], typer.Option("--plugin", help="A Python file with methods or metrics of your own.")]
+KINDS = ("methods", "metrics", "benchmarks", "attacks", "stop-rules", "experiments")
+
+
+def _plugins(files: list[Path]) -> None:
+    from unlearnbench.registry import load_plugin
+
+    for file in files:
+        load_plugin(file)
+
+
+def _words(text: str | None) -> list[str] | None:
+    return None if text is None else [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _seeds(text: str | None) -> list[int] | None:
+    """`3` means 0, 1, 2; `0,4` means these."""
+    if text is None:
+        return None
+    try:
+        numbers = [int(word) for word in text.split(",")]
+    except ValueError:
+        raise UserError(f"--seeds takes a number or a comma-separated list of numbers, got '{text}'.") from None
+    if "," not in text:
+        if numbers[0] < 1:
+            raise UserError(f"--seeds takes a number of at least 1, got '{text}'.")
+        return list(range(numbers[0]))
+    return numbers
+
+
+@app.command("list")
+def list_(
+    kind: Annotated[str, typer.Argument(help=f"One of: {', '.join(KINDS)}; all of them when left out.")] = "",
+    plugin: Plugins = [],  # noqa: B006  (typer copies it)
+) -> None:
+    """List methods, metrics, benchmarks, attacks, stop rules and experiments."""
+    from unlearnbench.catalogue import listing
+
+    _plugins(plugin)
+    listing(kind)
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="A method, metric, benchmark, attack, stop rule or experiment.")],
+    plugin: Plugins = [],  # noqa: B006
+) -> None:
+    """Show one thing: what it does, its hyper-parameters with bounds and sources, where it comes from."""
+    from unlearnbench.catalogue import details
+
+    _plugins(plugin)
+    details(name)
+
+
+@app.command()
+def run(
+    experiment: Annotated[str, typer.Argument(help="A YAML file, or the name of a packaged experiment.")],
+    methods: Annotated[str | None, typer.Option(help="Only these methods, comma-separated.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="A number of seeds, or a comma-separated list.")] = None,
+    set_: Annotated[list[str], typer.Option("--set", help="Change a value: unlearn.epochs=5.")] = [],  # noqa: B006
+    plugin: Plugins = [],  # noqa: B006
+    runs: Runs = Path("runs"),
+    out: Annotated[Path | None, typer.Option(help="Folder of the report (default: RUNS/reports/NAME).")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Worker processes.")] = 2,
+    rerun: Annotated[str, typer.Option(help="Which stages to build again: missing, failed, always, never.")] = "missing",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and what is cached; run nothing.")] = False,
+) -> None:
+    """Run an experiment, or what is missing of it, and write its report."""
+    from unlearnbench import pipeline
+
+    _plugins(plugin)
+    failed = pipeline.run(
+        experiment,
+        overrides=set_,
+        methods=_words(methods),
+        seeds=_seeds(seeds),
+        plugins=[str(file) for file in plugin],
+        root=runs,
+        out=out,
+        workers=workers,
+        rerun=rerun,
+        dry_run=dry_run,
+    )
+    raise typer.Exit(1 if failed else 0)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of run folders.")] = [Path("runs")],  # noqa: B006
+    experiment: Annotated[str | None, typer.Option(help="Only the cells of this experiment.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the report.")] = Path("report"),
+    plugin: Plugins = [],  # noqa: B006
+) -> None:
+    """Write tables, plots and the page again, from run folders alone."""
+    from unlearnbench import pipeline
+
+    _plugins(plugin)
+    pipeline.write_report(runs, experiment, out)
+
+
+@app.command()
+def leaderboard(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of run folders.")] = [Path("runs")],  # noqa: B006
+    out: Annotated[Path, typer.Option(help="The CSV file.")] = Path("leaderboard.csv"),
+) -> None:
+    """Write the leaderboard of run folders as CSV."""
+    from unlearnbench import report as reports
+
+    frame = reports.leaderboard(reports.Results.load(runs))
+    reports.write_csv(frame, out)
+    typer.echo(f"{len(frame)} rows in {out}")
+
+
+@app.command()
+def env() -> None:
+    """Show versions, hardware and what optional parts are missing, with the command that mends it."""
+    from unlearnbench.catalogue import environment
+
+    environment()
+
+
+def main() -> None:
+    """The entry point: mistakes of the user are one line each on stderr and exit code 2."""
+    try:
+        app()
+    except UserError as error:
+        for line in str(error).splitlines():
+            print(f"error: {line}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:
+        sys.exit(141)
+    except KeyboardInterrupt:
+        print("interrupted; what is complete is kept, run the same command to go on", file=sys.stderr)
+        sys.exit(130)
