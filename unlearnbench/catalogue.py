@@ -1,0 +1,183 @@
+"""What there is: the listings of `list`, `show` and `env`."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import inspect
+import os
+import platform
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from unlearnbench.errors import UserError, did_you_mean
+from unlearnbench.registry import Entry, Registry
+
+_OPTIONAL = {
+    "bitsandbytes": ("4-bit attack", "quant"),
+    "ray": ("cluster executor", "ray"),
+}
+_CORE = ("torch", "transformers", "accelerate", "peft", "datasets", "safetensors", "pydantic", "rouge-score", "lm-eval")
+
+
+def _registries() -> dict[str, Registry]:
+    from unlearnbench.attacks.base import attacks
+    from unlearnbench.benchmarks.base import benchmarks
+    from unlearnbench.method import methods
+    from unlearnbench.metric import metrics
+    from unlearnbench.stopping import stop_rules
+
+    return {
+        "methods": methods,
+        "metrics": metrics,
+        "benchmarks": benchmarks,
+        "attacks": attacks,
+        "stop-rules": stop_rules,
+    }
+
+
+def _experiments() -> dict[str, Path]:
+    import unlearnbench.experiments as packaged
+
+    return {file.stem: file for folder in packaged.__path__ for file in sorted(Path(folder).glob("*.yaml"))}
+
+
+def listing(kind: str, console: Console | None = None) -> None:
+    """Print the names of one kind, or of all kinds, with their titles and where they come from."""
+    console = console or Console()
+    registries = _registries()
+    kinds = [*registries, "experiments"]
+    if kind and kind not in kinds:
+        raise UserError(f"There is nothing called '{kind}' to list; {did_you_mean(kind, kinds)}")
+    for name in [kind] if kind else kinds:
+        if name == "experiments":
+            _print_experiments(console)
+        else:
+            _print_registry(console, name, registries[name])
+
+
+def _print_registry(console: Console, kind: str, registry: Registry) -> None:
+    table = Table(title=kind, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for column in ("name", "title", "version", "from"):
+        table.add_column(column, overflow="fold")
+    for entry in registry:
+        table.add_row(entry.name, entry.title if entry.title != entry.name else "", str(entry.version), _origin(entry))
+    for name, (origin, error) in sorted(registry.broken().items()):
+        table.add_row(name, f"[red]broken: {type(error).__name__}: {error}[/red]", "", origin)
+    console.print(table)
+    console.print()
+
+
+def _print_experiments(console: Console) -> None:
+    table = Table(title="experiments", title_justify="left", title_style="bold", box=None, pad_edge=False)
+    table.add_column("name")
+    table.add_column("what it costs", overflow="fold")
+    for name, file in _experiments().items():
+        table.add_row(name, file.read_text(encoding="utf-8").splitlines()[0].lstrip("# "))
+    console.print(table)
+
+
+def _origin(entry: Entry) -> str:
+    root = Path(__file__).resolve().parent.parent
+    where = Path(entry.origin)
+    if where.is_absolute() and where.is_relative_to(root):
+        return "built in" if not entry.preset_of else f"built in, preset of {entry.preset_of}"
+    return entry.origin
+
+
+def details(name: str, console: Console | None = None) -> None:
+    """Print everything about one name, of whatever kind."""
+    console = console or Console()
+    found = [(kind, registry.get(name)) for kind, registry in _registries().items() if name in registry]
+    for _kind, registry in _registries().items():
+        if name in registry.broken():
+            registry.get(name)  # raises with the plug-in's error
+    experiments = _experiments()
+    if not found and name not in experiments:
+        known = [n for registry in _registries().values() for n in registry.names()] + list(experiments)
+        raise UserError(f"There is nothing called '{name}'; {did_you_mean(name, known)}")
+    for kind, entry in found:
+        _print_entry(console, kind.removesuffix("s"), entry)
+    if name in experiments:
+        console.print(experiments[name].read_text(encoding="utf-8"), markup=False, highlight=False)
+
+
+def _print_entry(console: Console, kind: str, entry: Entry) -> None:
+    console.print(f"[bold]{entry.name}[/bold]  {kind}, version {entry.version}, {_origin(entry)}")
+    for key, value in entry.meta.items():
+        console.print(f"{key}: {value}", markup=False)
+    for text in (inspect.getdoc(inspect.getmodule(entry.cls)), inspect.getdoc(entry.cls)):
+        if text:
+            console.print()
+            console.print(text, markup=False, highlight=False)
+    fields: Iterable[tuple[str, Any]] = getattr(entry.cls, "model_fields", {}).items()
+    table = Table(box=None, pad_edge=False, title="settings", title_justify="left", title_style="bold")
+    for column in ("name", "default", "allowed", "source"):
+        table.add_column(column, overflow="fold")
+    rows = 0
+    for field_name, field in fields:
+        default = entry.defaults.get(field_name, field.default)
+        bounds = ", ".join(str(item) for item in field.metadata)
+        extra = field.json_schema_extra
+        table.add_row(field_name, str(default), bounds, str(extra.get("source", "")) if isinstance(extra, dict) else "")
+        rows += 1
+    if rows:
+        console.print()
+        console.print(table)
+    protocols = getattr(entry.cls, "protocols", {})
+    if len(protocols) > 1:
+        console.print("\n[bold]protocols[/bold]")
+        for protocol, text in protocols.items():
+            console.print(f"  {protocol}: {text}", markup=False)
+    console.print()
+
+
+def environment(console: Console | None = None) -> None:
+    """Print versions, hardware, and the optional parts that are missing."""
+    console = console or Console()
+    import torch
+
+    from unlearnbench import __version__
+
+    lines: list[tuple[str, str]] = [("unlearnbench", __version__), ("python", platform.python_version())]
+    lines += [(name, _version(name)) for name in _CORE]
+    gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none"
+    memory = _memory_gib()
+    lines += [
+        ("processor", f"{platform.machine()}, {os.cpu_count()} cores"),
+        ("memory", f"{memory:.1f} GiB" if memory else "unknown"),
+        ("disk free here", f"{shutil.disk_usage('.').free / 2**30:.1f} GiB"),
+        ("GPU", gpu),
+        ("offline flags", _offline()),
+    ]
+    for name, value in lines:
+        console.print(f"{name:<16} {value}", markup=False, highlight=False)
+    for name, (what, extra) in _OPTIONAL.items():
+        there = importlib.util.find_spec(name) is not None
+        state = _version(name) if there else f"missing ({what}): pip install 'unlearnbench[{extra}]'"
+        console.print(f"{name:<16} {state}", markup=False, highlight=False)
+    for kind, registry in _registries().items():
+        for name, (origin, error) in registry.broken().items():
+            console.print(f"broken {kind.removesuffix('s')} '{name}' of {origin}: {error}", markup=False, style="red")
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return f"missing: pip install {name}"
+
+
+def _memory_gib() -> float | None:
+    names: Callable[[str], int] | None = getattr(os, "sysconf", None)
+    return names("SC_PAGE_SIZE") * names("SC_PHYS_PAGES") / 2**30 if names else None
+
+
+def _offline() -> str:
+    flags = [name for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE") if os.environ.get(name)]
+    return ", ".join(flags) or "not set"
