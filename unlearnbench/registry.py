@@ -65,14 +65,16 @@ class Registry:
         def decorate(cls: C) -> C:
             entry = Entry(name, cls, title or name, version, self._origin or _origin_of(cls), {}, meta)
             self._add(entry)
-            cls.registered_name = name
-            cls.version = version
+            cls.registered_name = name  # type: ignore[attr-defined]
+            cls.version = version  # type: ignore[attr-defined]
             return cls
 
         return decorate
 
     def preset(self, name: str, of: str, *, title: str = "", **defaults: Any) -> None:
         """Make `name` stand for the registered `of` with other default values. It shares its version."""
+        if of not in self._entries and not self._loaded and self._origin is not None:
+            self._load()  # a plug-in may build on a built-in
         if of not in self._entries:
             raise UserError(f"Preset {self.kind} '{name}' is built on '{of}', which is not registered yet.")
         base = self._entries[of]
