@@ -2,8 +2,8 @@
 
 L = -E_t[ -log p(y_t | x, y_<t) ]        mean over all forget answer tokens of the optimiser step
 
-The loss has no lower bound: only the budget or a stop rule ends it, and the model breaks when it is run for long. GradDiff and
-GA+KLR are this objective with a retain regulariser.
+The loss has no lower bound: only the budget or a stop rule ends it, and the model breaks when it is run for long.
+GradDiff and GA+KLR are this objective with a retain regulariser.
 
 Differences from the reference code: none in TOFU, MUSE, WMDP and OpenUnlearning. The protocol `forget-kl` adds
 KL(reference || policy) over all positions of the *forget* batch (`grad_ascent_forgetKL` in the code of the NPO paper).

@@ -4,18 +4,20 @@ For answer token y_t let S_t be the k most likely other tokens. The restricted m
 
     m_t = beta z(y_t) - log sum_{v in S_t} exp(beta z(v))                          (arXiv:2606.02920)
 
-A token violates when m_t > tau = log(rho / (1 - rho)): it holds more than the share rho of the mass of S_t and y_t. The loss is
-a hinge that starts a buffer eta before the threshold, averaged over the active tokens A of the optimiser step:
+A token violates when m_t > tau = log(rho / (1 - rho)): it holds more than the share rho of the mass of S_t and y_t.
+The loss is a hinge that starts a buffer eta before the threshold, averaged over the active tokens A of the optimiser
+step:
 
-    L_forget = mean_{t in A} max(0, m_t - (tau - eta)) / eta                       and  L_retain = KL(reference || policy)
+    L_forget = mean_{t in A} max(0, m_t - (tau - eta)) / eta         and         L_retain = KL(reference || policy)
 
-Where every margin is small the gradient vanishes, so the method ends itself: training stops at the first step at which the
-violation rate of held-out forget rows is at most alpha (stop rule `violation`). The active tokens are the answer's
-continuation after a cut at a ratio drawn per row and step from [lo, hi]; short answers count whole.
+Where every margin is small the gradient vanishes, so the method ends itself: training stops at the first step at
+which the violation rate of held-out forget rows is at most alpha (stop rule `violation`). The active tokens are the
+answer's continuation after a cut at a ratio drawn per row and step from [lo, hi]; short answers count whole.
 
-Differences from the reference code: cuts are drawn from (seed, row, step), not from the global random state; a missing reference
-is an error, where that code silently takes the one best rival of the policy; the stop rule probes rows held out of training
-(the paper's D_val), where the shipped script probes the first training rows (`stop: {source: first}`).
+Differences from the reference code: cuts are drawn from (seed, row, step), not from the global random state; a
+missing reference is an error, where that code silently takes the one best rival of the policy; the stop rule probes
+rows held out of training (the paper's D_val), where the shipped script probes the first training rows
+(`stop: {source: first}`).
 """
 
 from __future__ import annotations

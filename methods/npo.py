@@ -2,12 +2,13 @@
 
 L = (2 / beta) E[ softplus(beta (log p(y|x) - log p_ref(y|x))) ]          (Zhang et al., arXiv:2404.05868, eq. 3)
 
-with log p of the whole answer, summed over its tokens. As beta -> 0 this becomes gradient ascent; the gradient is that of
-gradient ascent, weighted per answer by 2 r^beta / (1 + r^beta) with r = p / p_ref, which fades as the answer is forgotten.
+with log p of the whole answer, summed over its tokens. As beta -> 0 this becomes gradient ascent; the gradient is
+that of gradient ascent, weighted per answer by 2 r^beta / (1 + r^beta) with r = p / p_ref, which fades as the answer
+is forgotten.
 
-Differences from the reference code: none in the TOFU code of the authors and in OpenUnlearning. Two others compute something
-else under the same name, kept as protocols: MUSE compares raw logits, entry by entry, labels unused; the WMDP code of the
-SimNPO paper compares the token means of whole batches.
+Differences from the reference code: none in the TOFU code of the authors and in OpenUnlearning. Two others compute
+something else under the same name, kept as protocols: MUSE compares raw logits, entry by entry, labels unused; the
+WMDP code of the SimNPO paper compares the token means of whole batches.
 """
 
 from __future__ import annotations

@@ -1,14 +1,16 @@
 """RMU: steer the hidden states of forget text to a random direction, and hold those of retain text where they are.
 
 L_forget = E_x[ mean_t mean_d (h_t - c u)^2 ]         h: output of block `layer` at the answer tokens, policy
-L_retain = E_x[ mean_t mean_d (h_t - h_ref,t)^2 ]     (`retain: hidden`)      (Li et al., arXiv:2403.03218, section 4)
+L_retain = E_x[ mean_t mean_d (h_t - h_ref,t)^2 ]     (`retain: hidden`)      (Li et al., arXiv:2403.03218)
 
-u is a unit vector with uniform positive entries, drawn once; c the steering coefficient. Only the MLP down-projections of
-blocks layer-2 … layer are trained, and the blocks above `layer` are never run.
+u is a unit vector with uniform positive entries, drawn once; c the steering coefficient. Only the MLP
+down-projections of blocks layer-2 … layer are trained, and the blocks above `layer` are never run.
 
-Differences from the reference code: the paper has the squared norm where the code has the mean over the D coordinates; we
-follow the code, which only rescales the loss. OpenUnlearning divides wrongly: the mean over rows of the *sums* over tokens times
-the mean over rows of 1 / length (protocol `open-unlearning`), which is no mean over rows when lengths differ.
+Differences from the reference code: the paper has the squared norm where the code has the mean over the D
+coordinates; we follow the code, which only rescales the loss. OpenUnlearning divides wrongly: the mean over rows of
+the *sums* over tokens times the mean over rows of 1 / length (protocol `open-unlearning`), which is no mean over rows
+when lengths differ. It also trains all parameters unless told
+otherwise: `parameters: .*`.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from __future__ import annotations
 import re
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from unlearnbench.errors import UserError
 from unlearnbench.language_model import LanguageModel
@@ -43,7 +45,7 @@ class RMU(Method):
     breaks = {"open-unlearning": frozenset({"accumulation"})}
 
     steering_coefficient: float = hyper(2.0, gt=0, source="OpenUnlearning, TOFU (the paper: 6.5 for Zephyr-7B)")
-    retain: Retain = hyper("hidden", source="paper, section 4")
+    retain: Retain = hyper("hidden", source="paper")
     parameters: str | None = hyper(
         None, source="paper: MLP down-projections of blocks layer-2 … layer, found by structure"
     )
@@ -68,7 +70,7 @@ class RMU(Method):
         return steering(step.retain.hidden(self.layer), goal, step.retain.batch.labels, self.protocol)
 
     def trained_parameters(self, lm: LanguageModel) -> list[str]:
-        """Exact names; `parameters` is a pattern for the whole name as transformers has it. With LoRA, the adapter's."""
+        """Exact names. `parameters` is a pattern for the whole name as transformers has it; with LoRA, as peft has."""
         names = [name for name, p in lm.named_parameters() if p.requires_grad or not _adapter(lm)]
         if self.parameters is not None:
             pattern = re.compile(self.parameters)
@@ -88,6 +90,11 @@ def _adapter(lm: LanguageModel) -> bool:
     return any("lora_" in name for name, _ in lm.named_parameters())
 
 
+def _is_matrix(module: nn.Module) -> bool:
+    weight = getattr(module, "weight", None)  # LoRA layers have it as a property
+    return isinstance(weight, Tensor) and weight.dim() == 2
+
+
 def _down_projection(lm: LanguageModel, block: int, names: list[str]) -> list[str]:
     """The last matrix of a block's MLP: its weight, or what LoRA trains of it."""
     matrices = [
@@ -95,7 +102,7 @@ def _down_projection(lm: LanguageModel, block: int, names: list[str]) -> list[st
         for name, mlp in lm.layers[block].named_children()
         if "mlp" in name or "feed_forward" in name
         for module in mlp.children()
-        if getattr(module, "weight", None) is not None and module.weight.dim() == 2
+        if _is_matrix(module)
     ]
     inside = {id(p) for module in matrices[-1:] for p in module.parameters() if p.dim() == 2}
     known = dict(lm.named_parameters())

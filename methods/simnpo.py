@@ -1,13 +1,14 @@
 """SimNPO: NPO with the answer's mean -log p and no reference model.
 
-L = -(2 / beta) E[ log sigmoid(beta (nll(y|x) / |y| - delta)) ]          (Fan et al., arXiv:2410.07163, eq. 4)
+L = -(2 / beta) E[ log sigmoid(beta (nll(y|x) / |y| - delta)) ]          (Fan et al., arXiv:2410.07163)
 
-with nll summed over the |y| answer tokens, in nats. The paper writes the margin outside: gamma = beta delta. Dividing by the
-length takes away NPO's bias towards long answers; without the reference, answers already forgotten weigh little.
+with nll summed over the |y| answer tokens, in nats. The paper writes the margin outside: gamma = beta delta. Dividing
+by the length takes away NPO's bias towards long answers; without the reference, answers already forgotten weigh
+little.
 
-Differences from the reference code: the length. OpenUnlearning and the authors' TOFU code count the labels before the shift,
-one too many where the first token of a text is labelled. The authors' MUSE code puts raw logits, entry by entry, in the place
-of the mean -log p; their WMDP code takes one token mean per batch and has no margin.
+Differences from the reference code: the length. OpenUnlearning and the authors' TOFU code count the labels before the
+shift, one too many where the first token of a text is labelled. The authors' MUSE code puts raw logits, entry by
+entry, in the place of the mean -log p; their WMDP code takes one token mean per batch and has no margin.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class SimNPO(Method):
     beta: float = hyper(4.5, gt=0, source="paper, TOFU forget10")
     delta: float = hyper(0.0, ge=0, source="paper: gamma = beta delta = 0")
     forget_weight: float = hyper(0.125, ge=0, source="paper, TOFU forget10")
-    retain: Retain = hyper("nll", source="paper, section 5")
+    retain: Retain = hyper("nll", source="paper")
 
     @model_validator(mode="after")
     def _margin_is_used(self) -> SimNPO:

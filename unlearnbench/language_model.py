@@ -58,7 +58,7 @@ class LanguageModel(nn.Module):
         )
 
     def layer_index(self, layer: int | float) -> int:
-        """The index of a block: an int is one already, a float in (0, 1] is the share of the blocks up to and with it."""
+        """The index of a block: an int is one already, a float in (0, 1] the share of the blocks up to it."""
         count = len(self.layers)
         index = layer if isinstance(layer, int) else max(1, round(layer * count)) - 1
         if not 0 <= index < count:
@@ -79,7 +79,7 @@ class LanguageModel(nn.Module):
         positions: Tensor | None = None,
         hidden_layer: int | float | None = None,
     ) -> Tensor:
-        """Logits [B, T, V]; with `positions` [B, L] only those [B, L, V]; with `hidden_layer` that block's output [B, T, D].
+        """Logits [B, T, V]; with `positions` [B, L] only those [B, L, V]; with `hidden_layer` its output [B, T, D].
 
         Half-precision logits are returned in float32. Blocks above `hidden_layer` are not computed.
         """

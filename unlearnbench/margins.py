@@ -1,4 +1,4 @@
-"""The restricted margin of MASC (arXiv:2606.02920): the margin itself, its hinges, the continuation cut, the violation rate.
+"""The restricted margin of MASC (arXiv:2606.02920), its hinges, the continuation cut and the violation rate.
 
 Shared by the method's loss, the `violation` stop rule, which any method can take, and the metrics.
 
@@ -29,6 +29,11 @@ Form = Literal["tempered", "smoothmax"]
 def tau_of(rho: float) -> float:
     """The margin above which the target token holds more than the share `rho` against its alternatives: logit(rho)."""
     return math.log(rho / (1 - rho))
+
+
+def rho_of(tau: float) -> float:
+    """The share that a margin stands for, the inverse of `tau_of`: sigmoid(tau)."""
+    return 1 / (1 + math.exp(-tau))
 
 
 # -- alternatives and margins ----------------------------------------------------------------------------------
@@ -68,7 +73,7 @@ def margin(target: Tensor, alternatives: Tensor, beta: float = 1.0, form: Form =
 
 @dataclass(frozen=True)
 class Margin:
-    """A margin with its settings: the k best tokens of the policy's `own` or the `reference`'s logits are the alternatives."""
+    """A margin with its settings; the alternatives are the k best tokens of the policy's `own` or the `reference`."""
 
     k: int = 10
     beta: float = 1.0
@@ -128,13 +133,13 @@ def spread(unit: Sequence[float], cut: tuple[float, float]) -> Tensor:
 
 
 def fixed_unit(source: int, window: int = 0, salt: int = 0) -> float:
-    """A number in [0, 1] for a row: the low 32 bits of three products xor-ed, over 2^32 - 1 (as the authors' code does)."""
+    """A number in [0, 1] for a row: the low 32 bits of three products xor-ed, over 2^32 - 1 (the authors' formula)."""
     mixed = ((source + 1) * 1000003) ^ ((window + 1) * 9176) ^ ((salt + 1) * 2654435761)
     return (mixed & 0xFFFFFFFF) / 0xFFFFFFFF
 
 
 def drawn_unit(seed: int, row_id: str, step: int) -> float:
-    """A pseudo-random number in [0, 1) for a row at a step; it depends on nothing else, so not on the batch or process."""
+    """A pseudo-random number in [0, 1) for a row at a step, whatever the batch and the process."""
     digest = hashlib.blake2b(f"{seed}:{step}:{row_id}".encode(), digest_size=8).digest()
     return (int.from_bytes(digest, "big") >> 11) / 2**53
 
@@ -143,7 +148,7 @@ def drawn_unit(seed: int, row_id: str, step: int) -> float:
 
 
 def violation_rate(margins: Tensor, tau: float, active: Tensor) -> Tensor:
-    """Per row, the share of active tokens with margin > tau: (B,) from margins, active [B, L]; nan without active tokens."""
+    """Share of active tokens with margin > tau, per row (B,), from margins, active [B, L]; nan where none is active."""
     return ((margins > tau) & active).sum(-1) / active.sum(-1)
 
 

@@ -1,7 +1,7 @@
 """The online probe: it gets the numbers a stop rule looks at, from a few rows, while training goes on.
 
-Eval mode, no gradients, no randomness; which rows are probed is drawn once. A probe that is `held-out` (the default) is kept out of
-training. Its time is charged to the method, in a column of its own.
+Eval mode, no gradients, no randomness; which rows are probed is drawn once. A probe that is `held-out` (the default)
+is kept out of training. Its time is charged to the method, in a column of its own.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from unlearnbench.margins import (
     continuation,
     fixed_unit,
     log_reproduction_bound,
+    rho_of,
     spread,
     tau_of,
 )
@@ -44,7 +45,7 @@ class Frozen(Protocol):
 
 @dataclass(frozen=True)
 class Reading:
-    """What one look saw: the numbers of the first stage; `confirm_rate` and other `confirm_…` of the second, if it was run;
+    """What one look saw: the numbers of the first stage; `confirm_rate` and other `confirm_…` of the second, if it ran;
     `ucb` and `retain_kl` where the rule asks for them; the ids of the rows looked at; whether to stop, and why.
     """
 
@@ -80,7 +81,7 @@ class ViolationSettings:
             margin=margin,
             tau=getattr(method, "threshold", plain.tau) if tau is None else tau,
             eta=getattr(method, "eta", plain.eta),
-            cut=None if cut == "none" else cut,  # type: ignore[arg-type]
+            cut=None if cut == "none" else cut,
             min_prefix=getattr(method, "min_prefix", 32) if rule.min_prefix is None else rule.min_prefix,
             min_suffix=getattr(method, "min_suffix", 32) if rule.min_suffix is None else rule.min_suffix,
             salt=rule.salt,
@@ -96,29 +97,32 @@ class ViolationSettings:
 
 
 def violation_values(margins: Tensor, active: Tensor, settings: ViolationSettings) -> dict[str, float]:
-    """The numbers of a violation reading from margins and active tokens [B, L]. Rows without active tokens are left out.
+    """The numbers of a violation reading, from margins and active tokens [B, L]; rows without active tokens left out.
 
-    `violation_rate` is the mean over rows of the share of active tokens with margin > tau; `token_violation_rate` pools the
-    tokens; `surrogate` is the mean buffered hinge; `log_bound` the bound of Proposition 1 on the log-probability of
-    reproducing an answer of mean length, at the measured rate.
+    `violation_rate`: mean over rows of the share of active tokens with margin > tau; `token_violation_rate` pools the
+    tokens. `surrogate`: mean buffered hinge over tokens. `mean_margin`: mean over rows of a row's mean. `log_share`:
+    mean over rows of sum log sigmoid(m), which for beta = 1 bounds the log-probability of the active tokens from
+    above.
+    `log_bound`: Proposition 1's bound on it at the measured rate, for a row of mean length (`mean_length` tokens).
     """
     there = active.any(1)
     margins, active = margins[there], active[there]
     n = int(there.sum())
     if n == 0:
-        return {"violation_rate": math.nan, "rows": 0}
+        raise UserError("The stop rule's probe has no active token; widen `cut` or lower `min_suffix`.")
     rate = float(rates_of(margins, settings.tau, active).double().mean())
-    tokens = margins[active]
-    length = len(tokens) / n
-    share = 1 / (1 + math.exp(-settings.tau))
+    tokens, lengths = margins[active], active.sum(1)
+    shares = torch.nn.functional.logsigmoid(margins).masked_fill(~active, 0.0)
+    length = float(lengths.double().mean())
     return {
         "violation_rate": rate,
         "rows": n,
         "token_violation_rate": float((tokens > settings.tau).double().mean()),
         "surrogate": float(buffered_hinge(tokens, settings.tau, settings.eta).mean()),
-        "mean_margin": float(tokens.mean()),
+        "mean_margin": float((margins.masked_fill(~active, 0.0).sum(1) / lengths).mean()),
         "mean_length": length,
-        "log_bound": log_reproduction_bound(rate, length, share),
+        "log_share": float(shares.sum(1).mean()),
+        "log_bound": log_reproduction_bound(rate, length, rho_of(settings.tau)),
     }
 
 
@@ -133,7 +137,8 @@ class _Probed:
 class Prober:
     """Looks at the model when a rule is due. Built once per run; `held_out` rows must be kept out of training.
 
-    `numbers`: further readings by name, for rules that name them in `reads`: functions of the model and the probed row ids.
+    `numbers`: further readings by name, for rules that name them in `reads`: functions of the model and the probed
+    row ids.
     """
 
     def __init__(
@@ -155,8 +160,8 @@ class Prober:
         if rule.source == "held-out":
             if rule.reads and rule.confirm >= len(usable):
                 raise UserError(
-                    f"The stop rule '{rule.registered_name}' holds {rule.confirm} rows out (`confirm`), the forget set has "
-                    f"{len(usable)}: nothing is left to train on. Lower `confirm`, or take `source: first`."
+                    f"The stop rule '{rule.registered_name}' holds {rule.confirm} rows out (`confirm`) of a forget set "
+                    f"of {len(usable)}: nothing is left to train on. Lower `confirm`, or take `source: first`."
                 )
             order = torch.randperm(len(usable), generator=generator).tolist()
             usable = [usable[i] for i in order]
@@ -299,7 +304,8 @@ class Prober:
 
 
 def _device(lm: Any) -> torch.device:
-    return next(lm.parameters()).device
+    device: torch.device = next(lm.parameters()).device
+    return device
 
 
 def make_prober(

@@ -18,12 +18,12 @@ def kl(reference_logits: Tensor, policy_logits: Tensor) -> Tensor:
 
 
 def raw_kl(reference_logits: Tensor, policy_logits: Tensor) -> Tensor:
-    """sum_v exp(z_ref) (z_ref - z) on raw logits [..., V]: no divergence, and negative at times, but what MUSE's code computes."""
+    """sum_v exp(z_ref) (z_ref - z) on raw logits [..., V]: no divergence, and negative at times, but MUSE's."""
     return (reference_logits.exp() * (reference_logits - policy_logits)).sum(-1)
 
 
 def hidden_distance(a: Tensor, b: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Per row, the squared distance of hidden states [B, T, D] (mean over D) summed over labelled tokens, and their number."""
+    """Per row, squared distance of hidden states [B, T, D] (mean over D), summed over labelled tokens; their number."""
     mask = labels != IGNORE
     distance = (a - b).square().mean(-1)
     return distance.masked_fill(~mask, 0.0).sum(1), mask.sum(1)

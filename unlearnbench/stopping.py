@@ -9,8 +9,9 @@ A rule is a part of a method's spec, `stop: {rule: violation, alpha: 0.475}`, an
 | `retrained-gap` | that probability is within `gap` of the retrained model's (an oracle: marked, never ranked) |
 | `budget` | `steps` optimiser steps are done (null: never before the budget of the training settings) |
 
-All rules look in two stages, `probe` rows first and, when these say stop, `confirm` rows; all take `patience` (how often in a row the
-rule must hold beyond the first time) and `retain_kl_below` (a condition on KL(reference || policy) on retain rows).
+All rules look in two stages, `probe` rows first and, when these say stop, `confirm` rows; all take `patience` (how
+often in a row the rule must hold beyond the first time) and `retain_kl_below` (a condition on KL(reference || policy)
+on retain rows).
 """
 
 from __future__ import annotations
@@ -82,8 +83,8 @@ class StopRule(BaseModel):
 class Violation(StopRule):
     """Stop when the mean share of active tokens whose restricted margin exceeds tau is at most alpha.
 
-    `alpha: holdout` takes the target's own violation rate on rows it never saw, which a fixed value does not transfer to.
-    Margin settings left out are those of the method, where it has them, else MASC's published ones for TOFU.
+    `alpha: holdout` takes the target's own violation rate on rows it never saw, which a fixed value does not transfer
+    to. Margin settings left out are those of the method, where it has them, else MASC's published ones for TOFU.
     `hoeffding_delta`: the second stage compares an upper confidence bound with alpha instead of the mean.
     """
 
@@ -169,7 +170,7 @@ class Budget(StopRule):
 
 
 def make_rule(spec: Mapping[str, Any]) -> StopRule:
-    """The rule of a spec such as `{rule: violation, alpha: 0.475}`. Raises `UserError` or pydantic's `ValidationError`."""
+    """The rule of a spec like `{rule: violation, alpha: 0.475}`. Raises `UserError`, or pydantic's error."""
     values = dict(spec)
     name = values.pop("rule", None)
     if not isinstance(name, str):
