@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -374,16 +373,3 @@ def _where(file: Path, lines: Mapping[yaml12.Path, tuple[Path, int]], place: yam
         place = place[:-1]
     at, line = lines.get(place, (file, 1))
     return f"{at}:{line}"
-
-
-# -- canonical form --------------------------------------------------------------------------------------------
-
-
-def canonical(value: Any) -> str:
-    """One text for equal values: JSON with sorted keys, no spaces, no NaN."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def key(value: Any) -> str:
-    """The hash of the canonical form, 16 hex digits."""
-    return hashlib.sha256(canonical(value).encode()).hexdigest()[:16]
