@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
+from pydantic import model_validator
 from torch import Tensor
 from torch.nn.functional import softplus
 
@@ -42,9 +43,15 @@ class DPO(Method):
     beta: float = hyper(0.1, gt=0, source="TOFU and AltPO")
     alternates: Literal["refusals", "sampled"] = hyper("refusals", source="IdkDPO")
     per_row: int = hyper(5, ge=1, source="AltPO: five alternates per row; one of them is drawn each step")
-    temperature: float = hyper(1.0, gt=0, source="AltPO; acts with `sampled`")
-    max_new_tokens: int = hyper(128, ge=1, source="longer than the answers; acts with `sampled`")
+    temperature: float = hyper(1.0, gt=0, source="AltPO")
+    max_new_tokens: int = hyper(128, ge=1, source="longer than the answers")
     instruction: str = hyper("", source="text before the prompt when sampling; small models follow none")
+
+    @model_validator(mode="after")
+    def _sampling_is_used(self) -> DPO:
+        if self.alternates == "refusals":
+            self._without_effect("with `alternates: refusals`", "temperature", "max_new_tokens", "instruction")
+        return self
 
     def prepare(self, context: PrepareContext) -> State:
         found = self._refusals(context) if self.alternates == "refusals" else self._sampled(context)

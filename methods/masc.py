@@ -54,8 +54,8 @@ def masc(margins: Tensor, tau: float, eta: float, penalty: str = "buffered", sof
 class MASC(Method):
     """Margin self-correction with its online stop rule."""
 
-    rho: float | None = hyper(0.7, gt=0, lt=1, source="paper, TOFU; null when `tau` is given")
-    tau: float | None = hyper(None, source="the margin's threshold, in the place of rho")
+    rho: float = hyper(0.7, gt=0, lt=1, source="paper, TOFU")
+    tau: float | None = hyper(None, source="null: log(rho / (1 - rho)); a number takes its place")
     eta: float = hyper(0.25, gt=0, source="paper, TOFU")
     beta: float = hyper(1.0, gt=0, source="paper, TOFU")
     k: int = hyper(10, ge=1, source="paper, TOFU")
@@ -72,17 +72,14 @@ class MASC(Method):
     retain: Retain = hyper("kl", source="paper, the objective")
     stop: dict[str, Any] | None = hyper({"rule": "violation"}, source="paper: the violation rule is part of the method")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _tau_replaces_rho(cls, values: Any) -> Any:
-        if isinstance(values, dict) and values.get("tau") is not None and "rho" not in values:
-            return {**values, "rho": None}
-        return values
-
     @model_validator(mode="after")
     def _consistent(self) -> MASC:
-        if (self.rho is None) == (self.tau is None):
-            raise ValueError("give either rho or tau (the threshold tau is log(rho / (1 - rho)))")
+        if self.tau is not None and self.rho != type(self).model_fields["rho"].default:
+            raise ValueError("give either rho or tau: the threshold tau is log(rho / (1 - rho))")
+        if self.penalty != "sigmoid":
+            self._without_effect("without `penalty: sigmoid`", "softness")
+        if self.cut is None:
+            self._without_effect("with `cut: null`", "cuts", "min_prefix", "min_suffix")
         if self.cut is not None and not 0 <= self.cut[0] <= self.cut[1] <= 1:
             raise ValueError(f"cut must be two ratios with 0 <= lo <= hi <= 1, got {list(self.cut)}")
         return self
@@ -95,7 +92,7 @@ class MASC(Method):
     @property
     def threshold(self) -> float:
         """The margin above which a token violates."""
-        return tau_of(self.rho) if self.rho is not None else self.tau or 0.0
+        return tau_of(self.rho) if self.tau is None else self.tau
 
     @property
     def requirements(self) -> frozenset[str]:

@@ -40,7 +40,7 @@ class PDU(Method):
     }
 
     epsilon: float | None = hyper(None, ge=0, source="paper: (1 + tolerance) times the target's retain loss")
-    tolerance: float = hyper(0.1, ge=0, source="our choice; acts when epsilon is null")
+    tolerance: float = hyper(0.1, ge=0, source="our choice")
     primal_dual: bool = hyper(True, source="paper; false: a fixed weight")
     dual_step: float = hyper(1.0, gt=0, source="OpenUnlearning")
     dual_warmup: int = hyper(0, ge=0, source="steps before the dual variable moves")
@@ -52,6 +52,8 @@ class PDU(Method):
             raise ValueError("pdu is a constraint on the retain loss: `retain` cannot be none")
         if self.epsilon is None and self.retain != "nll":
             raise ValueError(f"epsilon must be given with `retain: {self.retain}`: the target's own loss is 0")
+        if self.epsilon is not None:
+            self._without_effect("with an `epsilon`", "tolerance")
         return self
 
     def prepare(self, context: PrepareContext) -> State:

@@ -44,8 +44,8 @@ class SimNPO(Method):
 
     @model_validator(mode="after")
     def _margin_is_used(self) -> SimNPO:
-        if self.protocol == "wmdp" and self.delta != 0:
-            raise ValueError("delta has no effect with `protocol: wmdp`")
+        if self.protocol == "wmdp":
+            self._without_effect("with `protocol: wmdp`", "delta")
         return self
 
     def forget_loss(self, step: Step) -> Terms:

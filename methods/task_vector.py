@@ -26,9 +26,7 @@ class TaskVector(Method):
 
     @model_validator(mode="after")
     def _no_loop(self) -> TaskVector:
-        idle = [name for name in ("forget_weight", "retain", "stop") if getattr(self, name) != _default(name)]
-        if idle:
-            raise ValueError(f"task-vector runs no training loop of its own: {', '.join(idle)} has no effect")
+        self._without_effect("on a method without a training loop", "forget_weight", "retain", "stop")
         return self
 
     def unlearn(self, context: PrepareContext) -> None:
@@ -40,7 +38,3 @@ class TaskVector(Method):
         with torch.no_grad():
             for name, parameter in context.lm.named_parameters():
                 parameter.sub_(self.strength * (learned[name].to(parameter) - parameter))
-
-
-def _default(name: str) -> object:
-    return Method.model_fields[name].default

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
 from unlearnbench.method import Method, PrepareContext, State, Step, Terms, hyper, methods
@@ -64,6 +65,7 @@ class WHP(Method):
     def forget_loss(self, step: Step) -> Terms:
         view = step.forget
         labels = [step.state["labels"][row_id] for row_id in view.batch.row_ids]
-        tokens = pad_sequence([label["tokens"] for label in labels], batch_first=True).to(view.logits.device)
-        q = pad_sequence([label["q"] for label in labels], batch_first=True).to(view.logits)
-        return Terms(soft_cross_entropy(view.logits, tokens, q), view.mask)
+        room = (0, 0, 0, view.mask.shape[1] - max(len(label["q"]) for label in labels))
+        tokens = pad(pad_sequence([label["tokens"] for label in labels], batch_first=True), room)
+        q = pad(pad_sequence([label["q"] for label in labels], batch_first=True), room).to(view.logits)
+        return Terms(soft_cross_entropy(view.logits, tokens.to(q.device), q), view.mask)

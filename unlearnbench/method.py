@@ -243,8 +243,8 @@ class PrepareContext:
     """What `prepare` and `unlearn` may use. Time spent here is charged to the method (column `prepare`).
 
     `generate(prompts, n=, max_new_tokens=, temperature=, seed=)` samples n answers per prompt from the target;
-    `finetune(rows, settings)` gives a copy of the target trained further on rows. `generator` is the method's own source
-    of randomness, `settings` the cell's `TrainSettings`.
+    `finetune(rows, settings)` gives a copy of the target trained further on rows. `generator` is the method's own
+    source of randomness, `settings` the cell's `TrainSettings`.
     """
 
     lm: LanguageModel
@@ -318,12 +318,17 @@ class Method(BaseModel):
 
     @model_validator(mode="after")
     def _no_knob_without_effect(self) -> Method:
-        fields = type(self).model_fields
-        if self.layer != fields["layer"].default and not self._looks_at_layer:
-            raise ValueError("layer has an effect with `retain: hidden` only")
-        if self.retain == "none" and self.retain_weight != fields["retain_weight"].default:
-            raise ValueError("retain_weight has no effect with `retain: none`")
+        if not self._looks_at_layer:
+            self._without_effect("without `retain: hidden`", "layer")
+        if self.retain == "none":
+            self._without_effect("with `retain: none`", "retain_weight")
         return self
+
+    def _without_effect(self, where: str, *names: str) -> None:
+        """Refuse hyper-parameters that were changed and are never looked at. For validators."""
+        idle = [name for name in names if getattr(self, name) != type(self).model_fields[name].default]
+        if idle:
+            raise ValueError(f"{' and '.join(idle)} has no effect {where}")
 
     @property
     def _looks_at_layer(self) -> bool:

@@ -1,0 +1,142 @@
+"""Every registered method, preset and protocol holds what its losses promise, or declares the break.
+
+A new method is found here by itself. Those whose loss compares with the reference must say what it is before the first
+step (`AT_STEP_ZERO`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from unlearnbench.method import RETAIN, Method, methods
+from unlearnbench.registry import Entry
+from unlearnbench.testing import losses
+
+#: Settings under which a tiny random model, which prefers no token, has something to forget.
+AWAKE: dict[str, dict[str, Any]] = {
+    "masc": {"rho": 1e-9, "min_prefix": 2, "min_suffix": 2},
+    "simnpo": {"beta": 0.5},
+}
+
+#: Settings beyond the presets that change what is computed.
+MORE: dict[str, list[dict[str, Any]]] = {
+    "masc": [
+        {"cut": None, "min_prefix": 32, "min_suffix": 32},
+        {"cuts": "fixed"},
+        {"alternatives": "reference", "within": 1.0, "k": 3},
+        {"form": "smoothmax", "beta": 2.0},
+        {"penalty": "hinge"},
+        {"penalty": "sigmoid", "softness": 0.5},
+    ],
+    "pdu": [{"epsilon": 0.5, "retain": "kl"}],
+}
+
+#: The forget loss before the first step, where policy and reference agree; None: the formula does not fix it.
+TWO_LOG_TWO: Callable[[Any], float] = lambda method: 2 / method.beta * math.log(2)  # noqa: E731
+AT_STEP_ZERO: dict[str, Callable[[Any], float] | None] = {
+    "npo": TWO_LOG_TWO,
+    "dpo": TWO_LOG_TWO,
+    "undial": None,
+    "masc": None,
+    "ga": None,
+    "rmu": None,
+}
+
+
+def build(entry: Entry, **values: Any) -> Method:
+    values = {**AWAKE.get(entry.cls.registered_name, {}), **values}
+    method: Method = entry.build(**values)
+    return method
+
+
+def variants() -> list[Any]:
+    """Each name with each protocol of its class, with each retain regulariser, and with further settings."""
+    found = []
+    for entry in methods:
+        if not entry.build().is_loop:
+            continue
+        for protocol in entry.cls.protocols:
+            found.append(pytest.param(build(entry, protocol=protocol), id=f"{entry.name}-{protocol}"))
+        if entry.preset_of is None:
+            for values in MORE.get(entry.name, []):
+                label = ",".join(f"{k}={v}" for k, v in values.items())
+                found.append(pytest.param(build(entry, **values), id=f"{entry.name}-{label}"))
+    npo = methods.get("npo")
+    found += [pytest.param(npo.build(retain=retain), id=f"npo-retain-{retain}") for retain in RETAIN]
+    return found
+
+
+VARIANTS = variants()
+
+
+@pytest.mark.parametrize("check", losses.LOSS_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("method", VARIANTS)
+def test_invariants(method: Method, check: Callable[[Method], None]) -> None:
+    check(method)
+
+
+@pytest.mark.parametrize("method", VARIANTS)
+def test_step_zero(method: Method) -> None:
+    name = method.registered_name
+    if (
+        method.protocol_needs.get(method.protocol, method.needs) & {"reference", "reference_nll"}
+    ) or name in AT_STEP_ZERO:
+        assert name in AT_STEP_ZERO, f"say what the forget loss of '{name}' is when policy and reference agree"
+    losses.check_step_zero(method, AT_STEP_ZERO.get(name))
+
+
+@pytest.mark.parametrize("check", losses.VALUE_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("entry", list(methods), ids=lambda entry: entry.name)
+def test_hyper_parameters(entry: Entry, check: Callable[[Method], None]) -> None:
+    check(entry.build())
+
+
+@pytest.mark.parametrize("entry", list(methods), ids=lambda entry: entry.name)
+def test_what_a_reader_is_told(entry: Entry) -> None:
+    """The file says what the method is, gives its equation and what differs from the reference code; it stays short."""
+    module = importlib.import_module(entry.cls.__module__)
+    text = module.__doc__ or ""
+    assert "arXiv:" in text and "Differences from the reference code:" in text
+    assert entry.meta["paper"].startswith("arXiv:") and entry.meta["paper"] in text
+    assert entry.cls.__doc__ and entry.title
+    assert "ours" in entry.cls.protocols and set(entry.cls.breaks) <= set(entry.cls.protocols)
+    lines = Path(str(module.__file__)).read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= (200 if entry.cls.registered_name == "masc" else 120)
+
+
+def test_at_step_zero_the_forget_kl_adds_nothing() -> None:
+    ours, with_kl = (losses.Stage(methods.get("ga").build(protocol=p), twins=True) for p in ("ours", "forget-kl"))
+    torch.testing.assert_close(ours.loss("forget"), with_kl.loss("forget"))
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("npo", {"retain_weight": 0.5}, "retain_weight has no effect with `retain: none`"),
+        ("npo", {"layer": 3}, "layer has no effect"),
+        ("simnpo", {"protocol": "wmdp", "delta": 1.0}, "delta has no effect"),
+        ("dpo", {"temperature": 2.0}, "temperature has no effect"),
+        ("masc", {"softness": 2.0}, "softness has no effect"),
+        ("masc", {"cut": None, "min_prefix": 3}, "min_prefix has no effect"),
+        ("masc", {"rho": 0.5, "tau": 1.0}, "either rho or tau"),
+        ("masc", {"cut": (0.7, 0.2)}, "two ratios"),
+        ("pdu", {"epsilon": 0.1, "tolerance": 0.5}, "tolerance has no effect"),
+        ("pdu", {"retain": "none"}, "constraint"),
+        ("pdu", {"retain": "kl"}, "epsilon must be given"),
+        ("task-vector", {"retain": "nll"}, "retain has no effect"),
+        ("npo", {"protocol": "mus"}, "did you mean 'muse'"),
+        ("rmu", {"layer": 1.5}, "a block is named by"),
+        ("npo", {"stop": {"rule": "violation", "alfa": 1}}, "alfa"),
+        ("npo", {"stop": {"rule": "forget-prob", "below": 3}}, "below"),
+    ],
+)
+def test_knobs_without_effect_or_out_of_range_are_refused(name: str, values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
+        methods.get(name).build(**values)
