@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,6 +21,19 @@ class _Reached(Exception):
 
     def __init__(self, hidden: Tensor):
         self.hidden = hidden
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Look at the logits of chosen positions piece by piece, so that they never exist all at once.
+
+    `index` (N,) counts positions through the batch, b * T + t; `read` is called with logits [n, V] (n <= `chunk`) and
+    the number of the first of them in `index`.
+    """
+
+    index: Tensor
+    read: Callable[[Tensor, int], None]
+    chunk: int
 
 
 class LanguageModel(nn.Module):
@@ -78,16 +93,20 @@ class LanguageModel(nn.Module):
         position_ids: Tensor | None = None,
         positions: Tensor | None = None,
         hidden_layer: int | float | None = None,
+        reader: Reader | None = None,
     ) -> Tensor:
         """Logits [B, T, V]; with `positions` [B, L] only those [B, L, V]; with `hidden_layer` its output [B, T, D].
 
-        Half-precision logits are returned in float32. Blocks above `hidden_layer` are not computed.
+        Half-precision logits are returned in float32. Blocks above `hidden_layer` are not computed. With a `reader`
+        the logits go to it and an empty tensor comes back.
         """
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "use_cache": False}
         if position_ids is not None:
             inputs["position_ids"] = position_ids
         if hidden_layer is not None:
             return self._hidden(self.layer_index(hidden_layer), inputs)
+        if reader is not None:
+            return self._read(inputs, reader)
         if positions is not None and self.head_path == "positions":
             hidden = self.model.get_decoder()(**inputs)[0]
             wanted = hidden.gather(1, positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
@@ -96,6 +115,17 @@ class LanguageModel(nn.Module):
         if positions is None:
             return logits
         return logits.gather(1, positions.unsqueeze(-1).expand(-1, -1, logits.shape[-1]))
+
+    def _read(self, inputs: dict[str, Any], reader: Reader) -> Tensor:
+        if self.head_path == "positions":
+            states, head = self.model.get_decoder()(**inputs)[0], self.model.get_output_embeddings()
+        else:
+            states, head = self.hf(**inputs).logits, nn.Identity()
+        wanted = states.flatten(0, 1)
+        for first in range(0, len(reader.index), reader.chunk):
+            piece = wanted[reader.index[first : first + reader.chunk]]
+            reader.read(_at_least_float32(head(piece)), first)
+        return states.new_empty(0)
 
     def _hidden(self, layer: int, inputs: dict[str, Any]) -> Tensor:
         def stop(_module: nn.Module, _args: Any, output: Any) -> None:

@@ -7,7 +7,7 @@ a model. A number that cannot be computed is None with a reason: never 0, never 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from unlearnbench.benchmarks.base import Benchmark, Row
 from unlearnbench.errors import UserError, did_you_mean
-from unlearnbench.registry import Registry
+from unlearnbench.registry import Entry, Registry
 
 metrics: Registry = Registry("metric", package="unlearnbench.metrics")
 
@@ -38,12 +38,19 @@ class Score(Request):
     """Token log-probabilities of `answer` after `prompt`. Answered by `TokenScores`.
 
     `want`: `moments` adds mean and variance of the log-probability under the model's own distribution, `rivals` the
-    log-probabilities of the `RIVALS` most likely tokens other than the target, at each answer position.
+    log-probabilities of the `RIVALS` most likely tokens other than the target, at each answer position, `spans` the
+    characters of the answer behind each token. `raw`: the prompt stands as it is, without the template.
     """
 
     prompt: str
     answer: str
     want: frozenset[str] = frozenset()
+    raw: bool = False
+
+    @property
+    def bare(self) -> Score:
+        """The request without its wants: the key of its answer."""
+        return replace(self, want=frozenset()) if self.want else self
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,7 @@ class Generate(Request):
 
     prompt: str
     max_new_tokens: int = 128
+    raw: bool = False
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,7 @@ class Sample(Request):
     max_new_tokens: int = 128
     temperature: float = 1.0
     seed: int = 0
+    raw: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,7 +99,8 @@ RIVALS = 16  #: how many rival tokens `Score(want={"rivals"})` keeps
 class TokenScores:
     """Per answer token (n,), EOS included: `logp` in nats (log-softmax in float32 or better), `hit`: it is the argmax.
 
-    `mean`, `variance` of log p under the model (with `moments`); `rivals` (n, RIVALS) log-probabilities (with `rivals`).
+    `mean`, `variance` of log p under the model (with `moments`); `rivals` (n, RIVALS) log-probabilities, descending
+    (with `rivals`); `spans` (n, 2) characters of the answer (with `spans`; None when the tokenizer cannot tell).
     n = 0 when there is nothing to score: metrics then give None.
     """
 
@@ -99,6 +109,7 @@ class TokenScores:
     mean: np.ndarray | None = None
     variance: np.ndarray | None = None
     rivals: np.ndarray | None = None
+    spans: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.logp)
@@ -121,12 +132,14 @@ class Value:
     """A metric's result. `score` None needs a `reason`. `per_sample`: row id -> number, None where undefined.
 
     `n` counts the samples behind the score. `details` holds further named numbers (a p-value's floor, a distance).
+    `is_mean`: the score is the mean of the samples, so that resampling them gives its interval.
     """
 
     score: float | None
     per_sample: Mapping[str, float | None] = field(default_factory=dict)
     reason: str = ""
     details: Mapping[str, float | int | str | None] = field(default_factory=dict)
+    is_mean: bool = False
 
     def __post_init__(self) -> None:
         if self.score is None and not self.reason:
@@ -140,11 +153,15 @@ class Value:
 
     @classmethod
     def mean_of(cls, per_sample: Mapping[str, float | None], **details: Any) -> Value:
-        """The mean of the defined samples; None when there is none."""
-        known = [v for v in per_sample.values() if v is not None]
+        """The mean of the defined samples; None when there is none. Samples that are not finite count as undefined."""
+        samples = {key: None if v is None or not np.isfinite(v) else float(v) for key, v in per_sample.items()}
+        lost = sum(v is None for v in samples.values()) - sum(v is None for v in per_sample.values())
+        known = [v for v in samples.values() if v is not None]
+        if lost:
+            details["not_finite"] = lost
         if not known:
-            return cls(None, per_sample, reason=f"none of {len(per_sample)} samples is defined")
-        return cls(float(np.mean(known)), per_sample, details=details)
+            return cls(None, samples, reason=f"none of {len(samples)} samples is defined", details=details)
+        return cls(float(np.mean(known)), samples, details=details, is_mean=True)
 
 
 @dataclass
@@ -159,13 +176,16 @@ class Context:
     def rows(self, split: str) -> Sequence[Row]:
         return self.data.rows(split)
 
-    def score(self, prompt: str, answer: str, role: str = "model") -> TokenScores:
+    def score(self, prompt: str, answer: str, role: str = "model", raw: bool = False) -> TokenScores:
         """The answer to a `Score` request, whatever else other metrics wanted of it."""
-        return self.answers[Score(prompt, answer, role=role)]
+        return self.ask(Score(prompt, answer, raw=raw, role=role))
 
     def ask(self, request: Request) -> Any:
-        """The answer to any other request."""
-        return self.answers[request]
+        """The answer to any request."""
+        key = request.bare if isinstance(request, Score) else request
+        if key not in self.answers:
+            raise KeyError(f"{key} was not asked for in `requests`")
+        return self.answers[key]
 
     def value(self, name: str) -> Value:
         """Another metric's value; it must be in `depends`."""
@@ -181,10 +201,11 @@ class Context:
 
 
 class Metric(BaseModel):
-    """Frozen options of a metric. Registered with direction, range and target, which tables and plots read from there.
+    """Frozen options of a metric. Registered with what tables, plots and pages read from there:
 
-    `direction`: `higher`, `lower`, or `retrained` (the nearer to the retrained model the better). A metric whose samples
-    are rows names the split in `split`.
+    `direction`: `higher` or `lower`, the arrow of the papers; `target="retrained"`: the goal is the retrained model's
+    value and not the end of the `range`; `side`: one of `SIDES`; `unit`. A metric whose samples are rows names the split
+    in `split`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -210,9 +231,70 @@ class Metric(BaseModel):
         """Answers to a number."""
         raise NotImplementedError
 
+    def under(self, *names: str) -> tuple[str, ...]:
+        """Names of other metrics under this metric's protocol."""
+        return names if self.protocol == "ours" else tuple(f"{name}@{self.protocol}" for name in names)
+
+
+class RowMetric(Metric):
+    """A metric that is the mean of one number per row of its split: a subclass gives `asks` and `sample`."""
+
+    def asks(self, row: Row) -> Iterable[Request]:
+        """What to ask about one row."""
+        raise NotImplementedError
+
+    def sample(self, row: Row, context: Context) -> float | None:
+        """The row's number; None where it is undefined."""
+        raise NotImplementedError
+
+    def requests(self, data: Benchmark) -> Iterable[Request]:
+        for row in rows_of(data, self.split):
+            yield from self.asks(row)
+
+    def compute(self, context: Context) -> Value:
+        rows = rows_of(context.data, self.split)
+        if not rows:
+            return no_rows(context.data, self.split)
+        return Value.mean_of({row.id: self.sample(row, context) for row in rows})
+
+
+def rows_of(data: Benchmark, split: str) -> tuple[Row, ...]:
+    """The rows that are scored for a split: of `retain` the subset `retain_eval` when there is one; () without the split."""
+    if split == "retain" and "retain_eval" in data.splits:
+        split = "retain_eval"
+    return data.splits.get(split, ())
+
+
+def no_rows(data: Benchmark, split: str) -> Value:
+    """The null of a metric whose split is missing or empty."""
+    have = "has no rows in" if split in data.splits else "has no"
+    return Value(None, reason=f"the benchmark {have} split '{split}'")
+
 
 Direction = Literal["higher", "lower", "retrained"]
 SIDES = ("forget", "utility", "privacy", "fluency", "descriptive")
+
+
+def resolve(name: str) -> tuple[Entry, Metric]:
+    """A metric by name; `name@protocol` is its variant, `library:thing` a metric of another library.
+
+    Raises `UserError` with the nearest name or protocol.
+    """
+    plain, _, protocol = name.partition("@")
+    adapter, _, thing = plain.partition(":")
+    if thing and adapter in metrics:
+        return metrics.get(adapter), metrics.get(adapter).build(name=thing)
+    if plain not in metrics:
+        metrics.get(plain) if plain in metrics.broken() else None  # raises with the plug-in's own error
+        raise UserError(f"There is no metric '{plain}'; {did_you_mean(plain, [*metrics.names(), *SUITES])}")
+    entry = metrics.get(plain)
+    if not protocol:
+        return entry, entry.build()
+    if protocol not in entry.cls.protocols:
+        raise UserError(
+            f"The metric '{plain}' has no protocol '{protocol}'; {did_you_mean(protocol, entry.cls.protocols)}"
+        )
+    return entry, entry.build(protocol=protocol)
 
 
 def expand(names: Iterable[str]) -> list[str]:
@@ -224,9 +306,7 @@ def expand(names: Iterable[str]) -> list[str]:
             for member in SUITES[name]:
                 add(member)
         elif name not in ordered:
-            if name not in metrics:
-                raise UserError(f"There is no metric '{name}'; {did_you_mean(name, [*metrics.names(), *SUITES])}")
-            for dependency in metrics.get(name).build().depends:
+            for dependency in resolve(name)[1].depends:
                 add(dependency)
             ordered.append(name)
 

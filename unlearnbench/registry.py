@@ -71,8 +71,10 @@ class Registry:
 
         return decorate
 
-    def preset(self, name: str, of: str, *, title: str = "", **defaults: Any) -> None:
-        """Make `name` stand for the registered `of` with other default values. It shares its version."""
+    def preset(
+        self, name: str, of: str, *, title: str = "", meta: dict[str, Any] | None = None, **defaults: Any
+    ) -> None:
+        """Make `name` stand for the registered `of` with other default values (and `meta`). It shares its version."""
         if of not in self._entries and not self._loaded and self._origin is not None:
             self._load()  # a plug-in may build on a built-in
         if of not in self._entries:
@@ -80,7 +82,8 @@ class Registry:
         base = self._entries[of]
         origin = self._origin or _caller_origin()
         merged = {**base.defaults, **defaults}
-        self._add(Entry(name, base.cls, title or name, base.version, origin, merged, base.meta, preset_of=of))
+        facts = {**base.meta, **(meta or {})}
+        self._add(Entry(name, base.cls, title or name, base.version, origin, merged, facts, preset_of=of))
 
     def _add(self, entry: Entry) -> None:
         known = self._entries.get(entry.name)

@@ -70,12 +70,16 @@ class Encoder:
         self.eos_id: int = tokenizer.eos_token_id
         pad = tokenizer.pad_token_id
         self.pad_id: int = self.eos_id if pad is None else pad
+        self._known: dict[str, list[int]] = {}
 
     # -- text to ids -------------------------------------------------------------------------------------------
 
     def _ids(self, text: str) -> list[int]:
         # Markers of the template inside the data stay data: special tokens are not parsed out of a row's text.
-        return list(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
+        if text not in self._known:
+            coded = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)
+            self._known[text] = list(coded["input_ids"])
+        return list(self._known[text])
 
     def _bos(self, ids: list[int]) -> list[int]:
         bos = self.tokenizer.bos_token_id
@@ -83,10 +87,12 @@ class Encoder:
             return ids
         return [bos, *ids]
 
-    def prompt_ids(self, prompt: str) -> list[int]:
-        """The framed prompt, ready for a continuation; for an empty prompt only BOS (or nothing)."""
+    def prompt_ids(self, prompt: str, raw: bool = False) -> list[int]:
+        """The framed prompt, ready for a continuation; `raw`: unframed; for an empty prompt only BOS (or nothing)."""
         if prompt == "":
             return self._bos([])
+        if raw:
+            return self._bos(self._ids(prompt))
         if self.template == "chat":
             before, after = self._chat_frame()
             return self._bos([*before, *self._ids(prompt), *after])
@@ -115,9 +121,19 @@ class Encoder:
         ids = self._ids(answer)
         return [*ids, self.eos_id] if ids else []
 
-    def encode(self, prompt: str, answer: str, row_id: str = "") -> Encoded:
+    def spans(self, answer: str) -> list[tuple[int, int]] | None:
+        """Characters [start, end) of `answer` behind each of `answer_ids`; EOS stands at its end. None: not known."""
+        if not self.tokenizer.is_fast:
+            return None
+        coded = self.tokenizer(
+            answer, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True
+        )
+        pairs = [(int(start), int(end)) for start, end in coded["offset_mapping"]]
+        return [*pairs, (len(answer), len(answer))] if pairs else []
+
+    def encode(self, prompt: str, answer: str, row_id: str = "", raw: bool = False) -> Encoded:
         """One row. A prompt too long for `max_length` is cut on its left, after BOS; the answer never is."""
-        before, after = self.prompt_ids(prompt), self.answer_ids(answer)
+        before, after = self.prompt_ids(prompt, raw), self.answer_ids(answer)
         room = self.max_length - len(after)
         cut = max(0, len(before) - room)
         if room < 1 and after:

@@ -1,0 +1,240 @@
+"""Collect what all metrics ask for, run each kind of request once, and hand the answers back.
+
+Metrics are arithmetic on answers, so the answers are kept: `rescore` computes every metric again without a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from unlearnbench import generation, scoring
+from unlearnbench.benchmarks.base import Benchmark
+from unlearnbench.errors import UserError
+from unlearnbench.gradients import gradient_norms
+from unlearnbench.language_model import LanguageModel
+from unlearnbench.metric import (
+    Context,
+    Generate,
+    GradNorm,
+    Metric,
+    Request,
+    Sample,
+    Score,
+    Value,
+    expand,
+    resolve,
+)
+from unlearnbench.registry import Entry
+from unlearnbench.statistics import cluster_interval
+from unlearnbench.text import Encoder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Answers = dict[Request, Any]
+
+
+@dataclass
+class Asked:
+    """What a runner works with: the model of the role, the encoder, and what was answered before (scores come first)."""
+
+    lm: LanguageModel
+    encoder: Encoder
+    answers: Answers
+    token_budget: int = scoring.TOKEN_BUDGET
+
+
+Runner = Callable[[Asked, Sequence[Any]], tuple[Mapping[Any, Any], dict[str, Any]]]
+
+
+def _score(asked: Asked, requests: Sequence[Score]) -> tuple[Mapping[Any, Any], dict[str, Any]]:
+    answers, counts = scoring.score(asked.lm, asked.encoder, requests, asked.token_budget)
+    return answers, counts.as_dict()
+
+
+def _generate(asked: Asked, requests: Sequence[Generate]) -> tuple[Mapping[Any, Any], dict[str, Any]]:
+    distinct = list(dict.fromkeys(requests))
+    drafts = _drafts(asked, requests[0].role)
+    answers = generation.generate(asked.lm, asked.encoder, distinct, drafts)
+    saved = sum(len(drafts[(r.prompt, r.raw)][0]) for r in distinct if (r.prompt, r.raw) in drafts)
+    cost = {"asked": len(requests), "distinct": len(distinct), "path": generation.path_of(asked.lm)}
+    return answers, {**cost, "tokens": sum(text.tokens for text in answers.values()), "known_from_scoring": saved}
+
+
+def _drafts(asked: Asked, role: str) -> dict[tuple[str, bool], tuple[tuple[int, ...], int]]:
+    """(prompt, raw) -> the longest beginning of a scored answer that is greedy, and the length of the first answer."""
+    drafts: dict[tuple[str, bool], tuple[tuple[int, ...], int]] = {}
+    for request, scored in asked.answers.items():
+        if not isinstance(request, Score) or request.role != role or not len(scored) or request.prompt == "":
+            continue
+        row = asked.encoder.encode(request.prompt, request.answer, raw=request.raw)
+        ids = row.ids[row.prompt_length :]
+        if row.cut or len(ids) != len(scored):
+            continue
+        hits = len(scored) if scored.hit.all() else int(scored.hit.argmin())
+        known, expected = drafts.get((request.prompt, request.raw), ((), len(ids)))
+        drafts[request.prompt, request.raw] = (max(known, ids[:hits], key=len), expected)
+    return drafts
+
+
+def _sample(asked: Asked, requests: Sequence[Sample]) -> tuple[Mapping[Any, Any], dict[str, Any]]:
+    answers = generation.sample(asked.lm, asked.encoder, requests)
+    return answers, {"asked": len(requests), "distinct": len(answers)}
+
+
+def _gradnorm(asked: Asked, requests: Sequence[GradNorm]) -> tuple[Mapping[Any, Any], dict[str, Any]]:
+    answers = gradient_norms(asked.lm, asked.encoder, requests)
+    return answers, {"asked": len(requests), "distinct": len(answers)}
+
+
+#: one runner per kind of request, in the order they run; a plug-in may add its own kind
+RUNNERS: dict[type[Request], Runner] = {Score: _score, Generate: _generate, Sample: _sample, GradNorm: _gradnorm}
+
+
+@dataclass
+class Evaluation:
+    """The values of all metrics of one model, and the answers they came from."""
+
+    values: dict[str, Value]
+    data: Benchmark
+    answers: Answers = field(default_factory=dict)
+    counts: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def _where(self) -> dict[str, dict[str, str]]:
+        """row id -> split -> group"""
+        where: dict[str, dict[str, str]] = {}
+        for split, rows in self.data.splits.items():
+            for row in rows:
+                where.setdefault(row.id, {})[split] = row.group
+        return where
+
+    def samples(self) -> pd.DataFrame:
+        """One row per metric and sample: metric, split, row_id, group, value (NaN where it is undefined)."""
+        import pandas as pd
+
+        lines = []
+        for name, value in self.values.items():
+            split = resolve(name)[1].split
+            for row_id, number in value.per_sample.items():
+                at, group = self._place(row_id, split)
+                lines.append((name, at, row_id, group, float("nan") if number is None else float(number)))
+        return pd.DataFrame(lines, columns=["metric", "split", "row_id", "group", "value"])
+
+    def _place(self, row_id: str, split: str) -> tuple[str, str]:
+        splits = self._where.get(row_id, {})
+        at = split if split in splits else next(iter(splits), "")
+        return at, splits.get(at, "")
+
+    def metrics_json(self) -> list[dict[str, Any]]:
+        """One strict-JSON mapping per metric."""
+        return [self._as_json(name, value) for name, value in self.values.items()]
+
+    def _as_json(self, name: str, value: Value) -> dict[str, Any]:
+        entry, metric = resolve(name)
+        return {
+            "name": name,
+            "version": entry.version,
+            "protocol": metric.protocol,
+            "direction": direction_of(entry),
+            "side": entry.meta.get("side", "descriptive"),
+            "unit": entry.meta.get("unit", ""),
+            "value": value.score,
+            "n": value.n,
+            "interval": self._interval(value, metric.split),
+            "reason": value.reason,
+            "details": dict(value.details),
+        }
+
+    def _interval(self, value: Value, split: str) -> list[float] | None:
+        if value.score is None or not value.is_mean:
+            return None
+        groups = [self._place(row_id, split)[1] or row_id for row_id in value.per_sample]
+        interval = cluster_interval(list(value.per_sample.values()), groups)
+        return None if interval is None else list(interval)
+
+
+def direction_of(entry: Entry) -> str:
+    """`retrained` where the goal is the retrained model's value, else the arrow: `higher` or `lower`."""
+    return "retrained" if entry.meta.get("target") == "retrained" else str(entry.meta.get("direction", "retrained"))
+
+
+def evaluate(
+    models: Mapping[str, LanguageModel],
+    encoder: Encoder,
+    data: Benchmark,
+    metric_names: Iterable[str],
+    retrained: Evaluation | None = None,
+    token_budget: int = scoring.TOKEN_BUDGET,
+) -> Evaluation:
+    """Score a model. `models` maps roles to models; `model` is the one being scored.
+
+    `retrained` is the evaluation of the retrained model, for the metrics that compare with it. Metrics that ask for a
+    role that is not there are null, with the reason.
+    """
+    if "model" not in models:
+        raise UserError(f"There is no model to score: the roles are {', '.join(models) or 'none'}, not 'model'.")
+    names = expand(metric_names)
+    asked = [request for name in names for request in resolve(name)[1].requests(data)]
+    answers: Answers = {}
+    counts: dict[str, Any] = {}
+    for kind in _kinds(asked):
+        for role in sorted({request.role for request in asked if type(request) is kind}):
+            if role not in models:
+                continue
+            mine = [request for request in asked if type(request) is kind and request.role == role]
+            found, cost = RUNNERS[kind](Asked(models[role], encoder, answers, token_budget), mine)
+            answers.update(found)
+            counts[f"{kind.__name__.lower()}.{role}"] = cost
+    return _compute(answers, data, names, retrained, counts)
+
+
+def _kinds(asked: Sequence[Request]) -> list[type[Request]]:
+    kinds = {type(request) for request in asked}
+    unknown = sorted(kind.__name__ for kind in kinds if kind not in RUNNERS)
+    if unknown:
+        raise UserError(f"Nothing runs requests of kind {', '.join(unknown)}; register a runner in evaluation.RUNNERS.")
+    return [kind for kind in RUNNERS if kind in kinds]
+
+
+def rescore(
+    answers: Answers, data: Benchmark, metric_names: Iterable[str], retrained: Evaluation | None = None
+) -> Evaluation:
+    """All metrics again from kept answers, without a model."""
+    return _compute(answers, data, expand(metric_names), retrained, {})
+
+
+def _compute(
+    answers: Answers, data: Benchmark, names: Sequence[str], retrained: Evaluation | None, counts: dict[str, Any]
+) -> Evaluation:
+    values: dict[str, Value] = {}
+    for name in names:
+        metric = resolve(name)[1]
+        missing = _missing(metric, data, answers)
+        if missing:
+            values[name] = Value(None, reason=missing)
+            continue
+        values[name] = metric.compute(Context(data, answers, values, retrained.values if retrained else None))
+    evaluation = Evaluation(values, data, answers, counts)
+    undefined = {
+        name: sorted(row_id for row_id, number in value.per_sample.items() if number is None)
+        for name, value in values.items()
+    }
+    counts["undefined_rows"] = {name: rows for name, rows in undefined.items() if rows}
+    return evaluation
+
+
+def _missing(metric: Metric, data: Benchmark, answers: Answers) -> str:
+    """Why a metric cannot be computed from these answers; empty when it can."""
+    absent = [r for r in metric.requests(data) if (r.bare if isinstance(r, Score) else r) not in answers]
+    if not absent:
+        return ""
+    answered = {request.role for request in answers}
+    roles = sorted({request.role for request in absent} - answered)
+    if roles:
+        return f"needs the model role {', '.join(repr(role) for role in roles)}, which was not given"
+    return f"{len(absent)} of its requests have no answer, for instance {type(absent[0]).__name__}"
+

@@ -1,0 +1,50 @@
+"""Gradient norms of the answer's loss, one request at a time: the only evaluation that needs a backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from unlearnbench.language_model import LanguageModel
+from unlearnbench.metric import GradNorm
+from unlearnbench.scoring import evaluating
+from unlearnbench.text import Batch, Encoder, collate
+
+
+def gradient_norms(lm: LanguageModel, encoder: Encoder, requests: Sequence[GradNorm]) -> dict[GradNorm, float | None]:
+    """Per request the mean over parameter tensors of the p-norm of the gradient of the mean answer -log p (nats).
+
+    None where the answer has no token. Every floating-point parameter takes part, frozen or not; gradients and
+    `requires_grad` are as before afterwards.
+    """
+    norms: dict[GradNorm, float | None] = {}
+    by_text: dict[tuple[str, str], list[GradNorm]] = {}
+    for request in dict.fromkeys(requests):
+        by_text.setdefault((request.prompt, request.answer), []).append(request)
+    for (prompt, answer), asked in by_text.items():
+        row = encoder.encode(prompt, answer)
+        batch = collate([row], encoder.pad_id) if row.answer_length > 0 else None
+        found = batch_norms(lm, batch, [request.p for request in asked]) if batch else [None] * len(asked)
+        norms |= dict(zip(asked, found, strict=True))
+    return norms
+
+
+def batch_norms(lm: LanguageModel, batch: Batch, ps: Sequence[float]) -> list[float | None]:
+    """Mean over parameter tensors of the gradient's p-norm, for each p, of the mean -log p of one row's answer."""
+    batch = batch.to(lm.device)
+    parameters = [p for p in lm.parameters() if p.is_floating_point()]
+    frozen = [p for p in parameters if not p.requires_grad]
+    try:
+        for parameter in frozen:
+            parameter.requires_grad_(True)
+        with evaluating(lm, inference=False), torch.enable_grad():
+            logits = lm(batch.input_ids, batch.attention_mask, positions=batch.positions)
+            picked = logits.gather(-1, batch.targets[..., None]).squeeze(-1) - logits.logsumexp(-1)
+            loss = -(picked * batch.mask).sum() / batch.mask.sum()
+            gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+    norms = [[float(torch.linalg.vector_norm(g.double(), ord=p)) for g in gradients if g is not None] for p in ps]
+    return [sum(each) / len(each) if each else None for each in norms]
