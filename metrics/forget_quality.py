@@ -90,7 +90,7 @@ def _log10_limit(distance: float, n: int, m: int) -> float:
     unit="log10 p",
 )
 class ForgetQuality(Metric):
-    """log10 of the KS test's p between the truth ratios of this model and of the retrained one; needs the retrained run."""
+    """log10 of the KS test's p between the truth ratios of this model and of the retrained one."""
 
     protocols: ClassVar = {
         "ours": "on log R: the KS test sees only the order, so R and log R give the same",

@@ -48,4 +48,6 @@ class ModelUtility(Metric):
         missing = [f"{name} ({value.reason})" for name, value in parts.items() if value.score is None]
         if missing:
             return Value(None, reason=f"{len(missing)} of 9 parts are null: {missing[0]}", details=details)
-        return Value(harmonic_mean([value.score for value in parts.values() if value.score is not None]), details=details)
+        return Value(
+            harmonic_mean([value.score for value in parts.values() if value.score is not None]), details=details
+        )

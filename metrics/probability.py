@@ -149,4 +149,3 @@ class ReproductionLogProbability(RowMetric):
     def sample(self, row: Row, context: Context) -> float | None:
         logp = context.score(row.prompt, row.answer).logp
         return float(np.sum(logp, dtype=np.float64)) if len(logp) else None
-

@@ -37,7 +37,7 @@ class Rouge(NamedTuple):
 
 @cache
 def _stemmer() -> Any:
-    from nltk.stem.porter import PorterStemmer
+    from nltk.stem.porter import PorterStemmer  # type: ignore[import-untyped]
 
     return PorterStemmer()
 

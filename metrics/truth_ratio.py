@@ -9,7 +9,8 @@ Geometric mean of the wrong ones: mean of log P. Arithmetic: log of the mean of 
 model's R neither overflows nor meets an epsilon.
 
 Three forms, never mixed in one column: *raw* log R (unclipped, in nats), *symmetric* min(R, 1/R) on forget, where 1
-means that right and wrong are alike, and *clipped* max(0, 1 - R) elsewhere, where 1 means that only the right one is likely.
+means that right and wrong are alike, and *clipped* max(0, 1 - R) elsewhere, where 1 means that only the right one is
+likely.
 """
 
 from __future__ import annotations
@@ -95,7 +96,9 @@ class TruthRatio(RowMetric):
         log_r = log_ratio(right, wrong, "arithmetic" if self.protocol == "tofu-arithmetic" else "geometric")
         if log_r is None:
             return None
-        return {"symmetric": symmetric, "clipped": clipped, "raw": float}[self.form](log_r)
+        if self.form == "raw":
+            return log_r
+        return symmetric(log_r) if self.form == "symmetric" else clipped(log_r)
 
 
 def right_answer(row: Row) -> str:

@@ -39,7 +39,7 @@ Answers = dict[Request, Any]
 
 @dataclass
 class Asked:
-    """What a runner works with: the model of the role, the encoder, and what was answered before (scores come first)."""
+    """What a runner works with: the model of the role, the encoder, and the answers so far (scores come first)."""
 
     lm: LanguageModel
     encoder: Encoder
@@ -237,4 +237,3 @@ def _missing(metric: Metric, data: Benchmark, answers: Answers) -> str:
     if roles:
         return f"needs the model role {', '.join(repr(role) for role in roles)}, which was not given"
     return f"{len(absent)} of its requests have no answer, for instance {type(absent[0]).__name__}"
-

@@ -48,7 +48,11 @@ def path_of(lm: LanguageModel) -> str:
     """`own` (our loop) or `transformers` (recurrent, sliding-window and unknown architectures): a fixed rule."""
     attention = getattr(lm.config, "_attn_implementation", None)
     windowed = getattr(lm.config, "sliding_window", None) and getattr(lm.config, "use_sliding_window", True)
-    return "own" if lm.config.model_type in TREES_WORK and attention in ("sdpa", "eager") and not windowed else "transformers"
+    return (
+        "own"
+        if lm.config.model_type in TREES_WORK and attention in ("sdpa", "eager") and not windowed
+        else "transformers"
+    )
 
 
 def stop_ids(lm: LanguageModel, encoder: Encoder) -> frozenset[int]:
@@ -177,7 +181,7 @@ def _text(encoder: Encoder, new: list[int], stops: frozenset[int]) -> Text:
 # -- the loop --------------------------------------------------------------------------------------------------
 
 
-class GrowingLayer(DynamicLayer):
+class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     """Keys and values in buffers with room to spare, so that a step writes its tokens and copies nothing."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
@@ -191,7 +195,7 @@ class GrowingLayer(DynamicLayer):
             old, self._room = (self.keys, self.values), (_room(key_states, capacity), _room(value_states, capacity))
             if before:
                 for room, kept in zip(self._room, old, strict=True):
-                    room[:, :, :before] = kept
+                    room[:, :, :before].copy_(kept)  # type: ignore[arg-type]
         for room, new in zip(self._room, (key_states, value_states), strict=True):
             room[:, :, before:after] = new
         self.keys, self.values = (room[:, :, :after] for room in self._room)
@@ -283,7 +287,7 @@ def _chooser(rows: list[Prompt], device: torch.device) -> Callable[[Tensor, list
 def _continue_by_transformers(
     lm: LanguageModel, encoder: Encoder, rows: list[Prompt], stops: frozenset[int]
 ) -> list[list[int]]:
-    """The same one row at a time with the architecture's own kind of state; without one, the whole text at each step."""
+    """The same row by row with the architecture's own kind of state; without one, the whole text at each step."""
     new: list[list[int]] = []
     known = inspect.signature(lm.model.forward).parameters
     named = next((name for name in ("cache", "past_key_values") if name in known), None)

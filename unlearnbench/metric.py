@@ -76,7 +76,7 @@ class Sample(Request):
 
 @dataclass(frozen=True)
 class GradNorm(Request):
-    """Norms of the gradient of the mean answer -log p. Answered by a float: mean over parameter tensors of the p-norm."""
+    """Gradient of the mean answer -log p. Answered by a float: the mean over parameter tensors of its p-norm."""
 
     prompt: str
     answer: str
@@ -178,7 +178,8 @@ class Context:
 
     def score(self, prompt: str, answer: str, role: str = "model", raw: bool = False) -> TokenScores:
         """The answer to a `Score` request, whatever else other metrics wanted of it."""
-        return self.ask(Score(prompt, answer, raw=raw, role=role))
+        found: TokenScores = self.ask(Score(prompt, answer, raw=raw, role=role))
+        return found
 
     def ask(self, request: Request) -> Any:
         """The answer to any request."""
@@ -204,8 +205,8 @@ class Metric(BaseModel):
     """Frozen options of a metric. Registered with what tables, plots and pages read from there:
 
     `direction`: `higher` or `lower`, the arrow of the papers; `target="retrained"`: the goal is the retrained model's
-    value and not the end of the `range`; `side`: one of `SIDES`; `unit`. A metric whose samples are rows names the split
-    in `split`.
+    value and not the end of the `range`; `side`: one of `SIDES`; `unit`. A metric whose samples are rows names the
+    split in `split`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -259,7 +260,7 @@ class RowMetric(Metric):
 
 
 def rows_of(data: Benchmark, split: str) -> tuple[Row, ...]:
-    """The rows that are scored for a split: of `retain` the subset `retain_eval` when there is one; () without the split."""
+    """The rows scored for a split: of `retain` the subset `retain_eval` if there is one; () without the split."""
     if split == "retain" and "retain_eval" in data.splits:
         split = "retain_eval"
     return data.splits.get(split, ())
@@ -290,10 +291,9 @@ def resolve(name: str) -> tuple[Entry, Metric]:
     entry = metrics.get(plain)
     if not protocol:
         return entry, entry.build()
-    if protocol not in entry.cls.protocols:
-        raise UserError(
-            f"The metric '{plain}' has no protocol '{protocol}'; {did_you_mean(protocol, entry.cls.protocols)}"
-        )
+    protocols: Mapping[str, str] = entry.cls.protocols  # type: ignore[attr-defined]
+    if protocol not in protocols:
+        raise UserError(f"The metric '{plain}' has no protocol '{protocol}'; {did_you_mean(protocol, protocols)}")
     return entry, entry.build(protocol=protocol)
 
 

@@ -28,7 +28,7 @@ TREE_LIMIT = 512  #: tokens of one tree: attention over a tree is quadratic in i
 PIECE = 1 << 21  #: logits held at a time
 
 #: Architectures on which a 4-D mask with position ids was found equal to plain scoring.
-TREES_WORK = frozenset({"llama", "mistral", "qwen2", "gpt2", "gpt_neox", "phi3"})
+TREES_WORK = frozenset({"llama", "mistral", "qwen2", "qwen3", "gpt2", "gpt_neox", "phi3"})
 
 
 @dataclass
@@ -98,8 +98,11 @@ def score(
         spans = encoder.spans(request.answer) if "spans" in wants[request] else None
         if spans is not None:
             scored = replace(scored, spans=np.array(spans[len(spans) - len(scored) :], np.int32).reshape(-1, 2))
-        unasked = {"mean": "moments", "variance": "moments", "rivals": "rivals"}
-        answers[request] = replace(scored, **{k: None for k, want in unasked.items() if want not in wants[request]})
+        if "moments" not in wants[request]:
+            scored = replace(scored, mean=None, variance=None)
+        if "rivals" not in wants[request]:
+            scored = replace(scored, rivals=None)
+        answers[request] = scored
     return answers, counts
 
 
@@ -156,7 +159,9 @@ def _forward(
 
     index = torch.cat([torch.arange(b * width + t.heads, b * width + len(t.ids)) for b, t in enumerate(trees)])
     firsts = np.cumsum([0] + [len(t.ids) - t.heads for t in trees])
-    branches = [(first - tree.heads, branch) for first, tree in zip(firsts, trees, strict=False) for branch in tree.branches]
+    branches = [
+        (first - tree.heads, branch) for first, tree in zip(firsts, trees, strict=False) for branch in tree.branches
+    ]
     slots = np.concatenate([np.asarray(branch.nodes) + shift for shift, branch in branches])
     targets = np.concatenate([np.asarray(branch.targets) for _, branch in branches])
     collected = read_logits(lm, input_ids.to(device), mask.to(device), position_ids, index, slots, targets, extras)
@@ -175,7 +180,7 @@ def read_logits(
     targets: np.ndarray,
     extras: frozenset[str],
 ) -> dict[str, np.ndarray]:
-    """One forward pass. Target e (E,) is predicted at flat position `index[slots[e]]`; the answers are arrays (E, …)."""
+    """One forward pass. Target e (E,) is predicted at flat position `index[slots[e]]`; arrays (E, …) come back."""
     order = np.argsort(slots, kind="stable")
     sorted_slots, sorted_targets = slots[order], torch.from_numpy(targets[order]).to(lm.device)
     pieces: list[dict[str, np.ndarray]] = []
@@ -209,4 +214,3 @@ def token_scores(logits: Tensor, rows: Tensor, targets: Tensor, extras: frozense
         rivals = (top.values - norm[:, None])[rows].masked_fill(own, -torch.inf)
         found["rivals"] = rivals.sort(dim=-1, descending=True).values[:, : top.indices.shape[1] - 1]
     return {name: value.cpu().numpy() for name, value in found.items()}
-

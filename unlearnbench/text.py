@@ -61,7 +61,9 @@ class Encoder:
         if template == "auto":
             template = "chat" if tokenizer.chat_template else "question-answer"
         if template not in ("chat", *TEMPLATES):
-            raise UserError(f"There is no template '{template}'; {did_you_mean(template, ['auto', 'chat', *TEMPLATES])}")
+            raise UserError(
+                f"There is no template '{template}'; {did_you_mean(template, ['auto', 'chat', *TEMPLATES])}"
+            )
         if template == "chat" and not tokenizer.chat_template:
             raise UserError("The template 'chat' needs a tokenizer with a chat template; use 'question-answer'.")
         if tokenizer.eos_token_id is None:
@@ -110,7 +112,9 @@ class Encoder:
                 date_string="26 Jul 2024",
             )
             if not isinstance(text, str) or text.count(hole) != 1:
-                raise UserError("The chat template does not repeat the user's text exactly once; name another template.")
+                raise UserError(
+                    "The chat template does not repeat the user's text exactly once; name another template."
+                )
             parts = (self.tokenizer(part, add_special_tokens=False)["input_ids"] for part in text.split(hole))
             before, after = (list(part) for part in parts)
             self._frame = (before, after)
@@ -125,9 +129,7 @@ class Encoder:
         """Characters [start, end) of `answer` behind each of `answer_ids`; EOS stands at its end. None: not known."""
         if not self.tokenizer.is_fast:
             return None
-        coded = self.tokenizer(
-            answer, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True
-        )
+        coded = self.tokenizer(answer, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True)
         pairs = [(int(start), int(end)) for start, end in coded["offset_mapping"]]
         return [*pairs, (len(answer), len(answer))] if pairs else []
 
