@@ -20,7 +20,7 @@ from transformers.cache_utils import DynamicLayer
 
 from unlearnbench.errors import UserError
 from unlearnbench.language_model import LanguageModel
-from unlearnbench.metric import Generate, Sample, Text
+from unlearnbench.requests import Generate, Sample, Text
 from unlearnbench.scoring import TREES_WORK, evaluating
 from unlearnbench.text import Encoder
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from unlearnbench.language_model import LanguageModel
-from unlearnbench.metric import GradNorm
+from unlearnbench.requests import GradNorm
 from unlearnbench.scoring import evaluating
 from unlearnbench.text import Batch, Encoder, collate
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from unlearnbench.errors import UserError
 from unlearnbench.language_model import LanguageModel, Reader
-from unlearnbench.metric import RIVALS, Score, TokenScores
+from unlearnbench.requests import RIVALS, Score, TokenScores
 from unlearnbench.text import Encoded, Encoder
 from unlearnbench.trees import Tree, grow, visibility
 

@@ -10,7 +10,7 @@ import torch
 
 from unlearnbench import scoring
 from unlearnbench.language_model import LanguageModel
-from unlearnbench.metric import RIVALS, Score, TokenScores
+from unlearnbench.requests import RIVALS, Score, TokenScores
 from unlearnbench.testing.tiny import ARCHITECTURES, tiny_encoder, tiny_lm
 from unlearnbench.text import Encoder, collate
 from unlearnbench.trees import grow, visibility
