@@ -8,13 +8,15 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, PrivateAttr, ValidationError, model_validator
 
 from unlearnbench import yaml12
 from unlearnbench.errors import SeveralErrors, UserError, did_you_mean
 from unlearnbench.settings import ModelSettings, Settings, TrainSettings
+
+Places = dict[yaml12.Path, str]  #: where each value of an experiment stands: `file:line`, or the option that set it
 
 
 class BenchmarkSettings(Settings):
@@ -89,10 +91,15 @@ class Experiment(Settings):
     methods: tuple[MethodSettings, ...] = Field(min_length=1)
     attacks: tuple[str, ...] = ("none",)
     metrics: tuple[str, ...] | None = None  #: None: the benchmark's own suite
-    seeds: tuple[int, ...] = Field((0,), min_length=1)
+    seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field((0,), min_length=1)
     trajectory: TrajectorySettings = TrajectorySettings()
     report: ReportSettings = ReportSettings()
     claims: tuple[dict[str, Any], ...] = ()
+    _places: Places = PrivateAttr(default_factory=dict)
+
+    def where(self, *path: str | int) -> str:
+        """Where a value (or what holds it) was written: `file:line`; empty for an experiment made in Python."""
+        return _where(self._places, path)
 
     @model_validator(mode="before")
     @classmethod
@@ -148,19 +155,22 @@ def cells(experiment: Experiment, source: str = "experiment") -> list[Cell]:
     errors: list[str] = []
     made: list[Cell] = []
     names = [method.name for method in experiment.methods]
-    for method in experiment.methods:
+    for i, method in enumerate(experiment.methods):
         for params, unlearn, suffix in _grid(method):
+            place: yaml12.Path = ("methods", i, method.name)
             try:
                 entry = methods.get(method.name)
                 built = _strict(entry.cls, {**entry.defaults, **params})
                 if built.stop is not None:
                     make_rule(built.stop)
+                place = (*place, "unlearn")
                 settings = _strict(TrainSettings, {**experiment.unlearn.model_dump(mode="json"), **unlearn})
             except ValidationError as error:
-                errors += [f"{source}: method '{method.name}': {line}" for line in explain(error, None)]
+                for at, line in _explained(error, None):
+                    errors.append(f"{experiment.where(*place, *at) or source}: method '{method.name}': {line}")
                 continue
             except UserError as error:
-                errors.append(f"{source}: {error}")
+                errors.append(f"{experiment.where(*place) or source}: {error}")
                 continue
             twice = names.count(method.name) > 1 and not suffix
             label = method.name + (suffix or (_suffix({**params, **unlearn}) if twice else ""))
@@ -214,25 +224,29 @@ def load(
 ) -> Experiment:
     """Read an experiment: a file, or the name of a packaged one (`quickstart`).
 
-    `overrides`: `unlearn.epochs=5`, `methods.masc.rho=0.7`. `methods` keeps these only (those not in the file are added with
-    their defaults); `seeds` replaces the file's. All mistakes are reported together, with their lines.
+    `overrides`: `unlearn.epochs=5`, `methods.masc.rho=0.7`. `methods` keeps these only (those not in the file are added
+    with their defaults); `seeds` replaces the file's. `retrained` is merged over `target`. All mistakes are reported
+    together, with their lines.
     """
     file = find(source)
-    content, lines = _read(file)
+    content, places = _read(file)
     for override in overrides:
-        _override(content, override)
+        _override(content, override, places)
     if methods is not None:
-        content["methods"] = _choose(content.get("methods") or [], methods)
+        _choose(content, methods, places)
     if seeds is not None:
         content["seeds"] = list(seeds)
+        places["seeds",] = "--seeds"
+    if isinstance(content.get("target"), dict) and isinstance(content.get("retrained"), dict):
+        content["retrained"] = _merge(content["target"], content["retrained"])
     try:
-        return _strict(Experiment, content)
+        experiment: Experiment = _strict(Experiment, content)
     except ValidationError as error:
         raise SeveralErrors(
-            f"{_where(file, lines, place)}: {line}" for place, line in _explained(error, Experiment)
+            f"{_where(places, place) or file}: {line}" for place, line in _explained(error, Experiment)
         ) from None
-    except TypeError as error:
-        raise UserError(f"{file}: {error}") from error
+    experiment._places = places
+    return experiment
 
 
 def find(source: str | Path) -> Path:
@@ -250,12 +264,16 @@ def find(source: str | Path) -> Path:
     return known[str(source)]
 
 
-def _read(file: Path, seen: tuple[Path, ...] = ()) -> tuple[dict[str, Any], dict[yaml12.Path, tuple[Path, int]]]:
+def _read(file: Path, seen: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Places]:
     """The file's content merged over what it extends, and where each path stands."""
-    content, lines = yaml12.read(file.read_text(encoding="utf-8"), file.name)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{file}: cannot be read as text: {error}") from error
+    content, lines = yaml12.read(text, str(file))
     if not isinstance(content, dict):
         raise UserError(f"{file}:1: an experiment is a mapping of keys.")
-    places = {path: (file, line) for path, line in lines.items()}
+    places = {path: f"{file}:{line}" for path, line in lines.items()}
     parent = content.pop("extends", None)
     if parent is None:
         return content, places
@@ -274,23 +292,26 @@ def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _override(content: dict[str, Any], override: str) -> None:
+def _override(content: dict[str, Any], override: str, places: Places) -> None:
     path, equals, text = override.partition("=")
     keys = path.split(".")
     if not equals or not all(keys):
         raise UserError(f"--set takes key.key=value, got '{override}'.")
-    value, _ = yaml12.read(text, f"--set {path}")
+    value, inside = yaml12.read(text, f"--set {path}")
     if keys[0] == "methods" and len(keys) > 2:
         entries = content.get("methods") or []
-        for i, entry in enumerate(entries):
-            name = entry if isinstance(entry, str) else next(iter(entry))
-            if name == keys[1]:
-                inner = {} if isinstance(entry, str) else copy.deepcopy(entry[name]) or {}
-                _put(inner, keys[2:], value)
-                entries[i] = {name: inner}
-                return
-        raise UserError(f"--set {path}: the experiment has no method '{keys[1]}'.")
+        found = [i for i, entry in enumerate(entries) if _method_name(entry) == keys[1]]
+        if not found:
+            names = [name for entry in entries if (name := _method_name(entry))]
+            raise UserError(f"--set {path}: the experiment has no method '{keys[1]}'; {did_you_mean(keys[1], names)}")
+        for i in found:
+            inner = {} if isinstance(entries[i], str) else copy.deepcopy(entries[i][keys[1]]) or {}
+            _put(inner, keys[2:], value)
+            entries[i] = {keys[1]: inner}
+            places |= {("methods", i, *keys[1:], *at): f"--set {path}" for at in inside}
+        return
     _put(content, keys, value)
+    places |= {(*keys, *at): f"--set {path}" for at in inside}
 
 
 def _put(content: dict[str, Any], keys: Sequence[str], value: Any) -> None:
@@ -301,11 +322,30 @@ def _put(content: dict[str, Any], keys: Sequence[str], value: Any) -> None:
     content[keys[-1]] = value
 
 
-def _choose(entries: list[Any], wanted: Sequence[str]) -> list[Any]:
-    def name(entry: Any) -> str:
-        return entry if isinstance(entry, str) else str(next(iter(entry), ""))
+def _choose(content: dict[str, Any], wanted: Sequence[str], places: Places) -> None:
+    """Keep the methods asked for, in the order asked for, with what the file says of them."""
+    entries = content.get("methods") or []
+    chosen: list[Any] = []
+    moved: Places = {}
+    for want in wanted:
+        found = [i for i, entry in enumerate(entries) if _method_name(entry) == want]
+        if not found:
+            moved["methods", len(chosen)] = "--methods"
+            chosen.append(want)
+        for i in found:
+            inside = {path: place for path, place in places.items() if path[:2] == ("methods", i)}
+            moved |= {("methods", len(chosen), *path[2:]): place for path, place in inside.items()}
+            chosen.append(entries[i])
+    for path in [path for path in places if path[:1] == ("methods",) and len(path) > 1]:
+        del places[path]
+    places |= moved
+    content["methods"] = chosen
 
-    return [entry for want in wanted for entry in ([e for e in entries if name(e) == want] or [want])]
+
+def _method_name(entry: Any) -> str | None:
+    if isinstance(entry, str):
+        return entry
+    return str(next(iter(entry))) if isinstance(entry, dict) and len(entry) == 1 else None
 
 
 # -- errors ----------------------------------------------------------------------------------------------------
@@ -318,7 +358,10 @@ def explain(error: ValidationError, model: type[BaseModel] | None) -> list[str]:
 
 def _explained(error: ValidationError, model: type[BaseModel] | None) -> list[tuple[yaml12.Path, str]]:
     found = []
-    for item in error.errors():
+    items = error.errors()
+    for item in items:
+        if item["type"] == "too_short" and any(len(i["loc"]) > 1 and i["loc"][:-1] == item["loc"] for i in items):
+            continue  # its entries were refused one by one
         place = tuple(p for p in item["loc"] if not (isinstance(p, str) and ("[" in p or p in _UNION_TAGS)))
         name = ".".join(map(str, place)) or "file"
         if item["type"] == "extra_forbidden":
@@ -332,6 +375,9 @@ def _explained(error: ValidationError, model: type[BaseModel] | None) -> list[tu
             message = item["msg"].removeprefix("Value error, ")
             message = message[0].lower() + message[1:]
             given = "" if isinstance(item["input"], dict) else f", got {json.dumps(item['input'], default=str)}"
+            if found and found[-1][0] == place and item["loc"] != place:  # what each member of a union has to say
+                before, _, _ = found.pop()[1].partition(", got ")
+                message = f"{before.removeprefix(name + ': ')}, or {message}"
             found.append((place, f"{name}: {message}{given}"))
     return found
 
@@ -343,7 +389,7 @@ def _fields_of(error: ValidationError) -> list[str]:
     from unlearnbench.method import methods
 
     for model in (TrainSettings, *(entry.cls for entry in methods)):
-        if model.__name__ == error.title:
+        if issubclass(model, BaseModel) and model.__name__ == error.title:
             return list(model.model_fields)
     return []
 
@@ -368,8 +414,7 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
-def _where(file: Path, lines: Mapping[yaml12.Path, tuple[Path, int]], place: yaml12.Path) -> str:
-    while place and place not in lines:
-        place = place[:-1]
-    at, line = lines.get(place, (file, 1))
-    return f"{at}:{line}"
+def _where(places: Places, path: yaml12.Path) -> str:
+    while path and path not in places:
+        path = path[:-1]
+    return places.get(path, "")

@@ -1,7 +1,8 @@
 """Read YAML without surprises, and remember the lines.
 
-YAML 1.2 core rules, and stricter: `1e-3` is a number; `NO`, `on`, `010`, `1_000`, `12:30` and `None` are words, so that a typed field
-refuses them instead of getting a changed value. A key given twice is an error.
+YAML 1.2 core rules, and stricter: `1e-3` is a number; `NO`, `on`, `010`, `1_000` and `12:30` are words, so that a typed
+field refuses them instead of getting a changed value. A key given twice is an error, and so is `None`, which would
+be a word where null is meant.
 """
 
 from __future__ import annotations
@@ -41,13 +42,21 @@ def read(text: str, name: str) -> tuple[Any, dict[Path, int]]:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise UserError(f"{name}:{line}: not YAML: {error.problem}") from error
+    except yaml.YAMLError as error:
+        raise UserError(f"{name}: not YAML: {' '.join(str(error).split())}") from error
     lines: dict[Path, int] = {}
-    return (None if node is None else _value(node, (), lines, name)), lines
+    try:
+        return (None if node is None else _value(node, (), lines, name)), lines
+    except RecursionError:
+        raise UserError(f"{name}: not YAML: something in it contains itself") from None
 
 
 def _value(node: Node, path: Path, lines: dict[Path, int], name: str) -> Any:
     lines.setdefault(path, node.start_mark.line + 1)
     if isinstance(node, ScalarNode):
+        if node.style is None and node.value == "None":
+            line = node.start_mark.line + 1
+            raise UserError(f'{name}:{line}: None is a word in YAML: write null, or "None" in quotes for the word')
         return scalar(node.value) if node.style is None else node.value
     if isinstance(node, SequenceNode):
         return [_value(child, (*path, i), lines, name) for i, child in enumerate(node.value)]

@@ -55,18 +55,22 @@ def test_cells_are_complete_and_seeds_outermost(write):
         ("epochs: 10", "epochs: 1_000", 6, "unlearn.epochs: input should be a valid number, got \"1_000\""),
         ("epochs: 10", "epochs: 010", 6, "got \"010\""),
         ("epochs: 10", "epochs: 12:30", 6, "got \"12:30\""),
-        ("epochs: 10", "clip: None", 6, "unlearn.clip: input should be a valid number, got \"None\""),
+        ("epochs: 10", "clip: None", 6, "None is a word in YAML: write null"),
+        ("model: llama-mini", "model: {name: llama-mini, revision: None}", 3, "None is a word in YAML: write null"),
+        ("model: llama-mini", "model: {name: llama-mini, trust_remote_code: yes}", 3, "valid boolean, got \"yes\""),
+        ("epochs: 10", "select: [a]", 6, "unlearn.select: input should be a valid string, or input should be an obj"),
+        ("seeds: 2", "seeds: [-1]", 11, "seeds.0: input should be greater than or equal to 0, got -1"),
         ("epochs: 10", "epochs: true", 6, "got true"),
         ("epochs: 10", "epochs: -1", 6, "input should be greater than 0, got -1"),
         ("epochs: 10", "epocs: 10", 6, "unknown key 'unlearn.epocs'; did you mean 'epochs'?"),
         ("seeds: 2", "seeds: 1_0", 11, "seeds: input should be a valid array, got \"1_0\""),
         ("seeds: 2", "sedes: 2", 11, "unknown key 'sedes'; did you mean 'seeds'?"),
         ("  epochs: 10", "  epochs: 10\n  epochs: 3", 7, "the key 'epochs' is given twice (first on line 6)"),
-        ("  - npo\n", "  - NO\n", None, "There is no method 'NO'; did you mean 'npo'?"),
-        ("  - npo\n", "  - npo: {betta: 1}\n", None, "unknown key 'betta'; did you mean 'beta'?"),
-        ("  - npo\n", "  - npo: {beta: -1}\n", None, "beta: input should be greater than 0, got -1"),
-        ("  - npo\n", "  - npo: {beta: 1_0}\n", None, "beta: input should be a valid number, got \"1_0\""),
-        ("  - npo\n", "  - npo: {stop: {rule: violaton}}\n", None, "did you mean 'violation'?"),
+        ("  - npo\n", "  - NO\n", 9, "There is no method 'NO'; did you mean 'npo'?"),
+        ("  - npo\n", "  - npo: {betta: 1}\n", 9, "unknown key 'betta'; did you mean 'beta'?"),
+        ("  - npo\n", "  - npo: {beta: -1}\n", 9, "beta: input should be greater than 0, got -1"),
+        ("  - npo\n", "  - npo: {beta: 1_0}\n", 9, "beta: input should be a valid number, got \"1_0\""),
+        ("  - npo\n", "  - npo: {stop: {rule: violaton}}\n", 9, "did you mean 'violation'?"),
         ("  - npo\n", "  - npo\n  - npo\n", None, "the cell 'npo' is there twice"),
         ("title: A comparison\n", "", 1, "the key 'title' is missing"),
     ],
@@ -128,6 +132,45 @@ def test_overrides_methods_and_seeds(write):
     assert experiment.model.name == "llama-mini" and experiment.model.width == 32
     assert "no method 'rmu'" in problems(file, overrides=["methods.rmu.layer=1"])[0]
     assert "--set takes" in problems(file, overrides=["unlearn.epochs"])[0]
+
+
+def test_a_mistake_from_the_command_line_names_the_option(write):
+    file = write(GOOD)
+    assert problems(file, overrides=["unlearn.epochs=-1"])[0].startswith("--set unlearn.epochs: unlearn.epochs: input")
+    assert problems(file, overrides=["methods.npo.betta=1"])[0].startswith("--set methods.npo.betta: method 'npo'")
+    assert problems(file, methods=["npo", "npoo"])[0].startswith("--methods: There is no method 'npoo'")
+    assert "did you mean 'npo+klr'" in problems(file, overrides=["methods.npo+kl.beta=1"])[0]
+
+
+def test_methods_keep_their_lines_when_others_are_left_out(write):
+    file = write(GOOD.replace("beta: 0.2", "beta: -0.2"))
+    (found,) = problems(file, methods=["ga", "npo+klr"])
+    assert "e.yaml:10: method 'npo+klr': beta: input should be greater than 0" in found
+
+
+def test_retrained_is_trained_as_the_target_but_for_what_it_says(write):
+    experiment = schema.load(write(GOOD + "retrained: {epochs: 3}\n"))
+    assert (experiment.retrained.epochs, experiment.retrained.learning_rate) == (3, 4e-3)
+    assert schema.load(write(GOOD)).retrained is None
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (b"\xff\xfe\x00", "cannot be read as text"),
+        (b"", "an experiment is a mapping of keys"),
+        (b"- 1\n", "an experiment is a mapping of keys"),
+        (b"a: [1\n", "e.yaml:2: not YAML"),
+        (b"a: &a [*a]\n", "contains itself"),
+        (b"a: 1\n---\nb: 2\n", "not YAML"),
+        (b"a: \x07\n", "not YAML"),
+    ],
+)
+def test_a_file_that_is_no_experiment_is_one_line(write, content, message):
+    file = write("")
+    file.write_bytes(content)
+    (found,) = problems(file)
+    assert message in found and str(file) in found
 
 
 def test_unknown_experiment_names_the_nearest():
