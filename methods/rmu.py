@@ -73,7 +73,10 @@ class RMU(Method):
         """Exact names. `parameters` is a pattern for the whole name as transformers has it; with LoRA, as peft has."""
         names = [name for name, p in lm.named_parameters() if p.requires_grad or not _adapter(lm)]
         if self.parameters is not None:
-            pattern = re.compile(self.parameters)
+            try:
+                pattern = re.compile(self.parameters)
+            except re.error as error:
+                raise UserError(f"RMU: '{self.parameters}' is not a pattern: {error}.") from error
             found = [name for name in names if pattern.fullmatch(name.removeprefix("hf."))]
             wanted = f"the pattern '{self.parameters}'"
         else:

@@ -50,6 +50,7 @@ NEEDS = {
     "reference_nll": "the frozen target's log-probabilities of the forget rows, computed once before training",
     "alternate": "another answer for each forget row, from the state's `alternates`",
     "holdout": "rows that were never trained on",
+    "retrained": "the retrained model: for oracle stop rules only",
 }
 
 #: The retain regularisers and what each needs: see `unlearnbench.retain`.

@@ -28,10 +28,10 @@ from unlearnbench.margins import (
 )
 from unlearnbench.margins import violation_rate as rates_of
 from unlearnbench.method import Method, View
-from unlearnbench.reference import evaluating, run
+from unlearnbench.reference import evaluating, run, token_nll
 from unlearnbench.retain import kl
 from unlearnbench.stopping import StopRule, Violation, hoeffding_ucb, make_rule
-from unlearnbench.text import Batch, Encoder, collate
+from unlearnbench.text import Batch, Encoder, collate, supervised
 
 ROWS_PER_FORWARD = 32
 _CONFIRMED = {"violation_rate": "confirm_rate"}
@@ -157,15 +157,11 @@ class Prober:
         self.settings = ViolationSettings.of(rule, method) if isinstance(rule, Violation) else ViolationSettings()
         self._check_supply(retain_rows, holdout_rows)
         usable = [_Probed(i, row) for i, row in enumerate(forget_rows) if self._length(row) > 0]
+        count = rule.confirm_rows(len(usable))
         if rule.source == "held-out":
-            if rule.reads and rule.confirm >= len(usable):
-                raise UserError(
-                    f"The stop rule '{rule.registered_name}' holds {rule.confirm} rows out (`confirm`) of a forget set "
-                    f"of {len(usable)}: nothing is left to train on. Lower `confirm`, or take `source: first`."
-                )
             order = torch.randperm(len(usable), generator=generator).tolist()
             usable = [usable[i] for i in order]
-        self._confirm = usable[: rule.confirm] if rule.reads else []
+        self._confirm = usable[:count]
         self._retain = [row for row in retain_rows if self._length(row) > 0][: rule.retain_probe]
         self._holdout = [_Probed(i, row) for i, row in enumerate(holdout_rows) if self._length(row) > 0]
         self._frozen_retain: list[Tensor] = []
@@ -325,3 +321,12 @@ def make_prober(
     if rule.registered_name == "budget" and getattr(rule, "steps", None) is None:
         return None
     return Prober(rule, method, encoder, forget_rows, retain_rows, holdout_rows, generator, reference, numbers)
+
+
+def oracle_numbers(
+    retrained: Any, encoder: Encoder, forget_rows: Sequence[Row]
+) -> dict[str, Callable[[Any, Sequence[str]], float]]:
+    """`numbers` for oracle rules: `retrained_prob` of the probed rows, from a retrained model looked at once."""
+    rows, _ = supervised(encoder.encode(row.prompt, row.answer, row.id) for row in forget_rows)
+    known = {row_id: math.exp(-float(nll.mean())) for row_id, nll in token_nll(retrained, rows, encoder.pad_id).items()}
+    return {"retrained_prob": lambda lm, row_ids: sum(known[row_id] for row_id in row_ids) / len(row_ids)}

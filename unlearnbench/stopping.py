@@ -48,7 +48,10 @@ def hoeffding_ucb(mean: float, n: int, delta: float, look: int) -> tuple[float, 
 
 
 class StopRule(BaseModel):
-    """What all rules share. A rule of one's own overrides `holds`, and names what it looks at in `reads`."""
+    """What all rules share. A rule of one's own overrides `holds`, and names what it looks at in `reads`.
+
+    `confirm: null` is 32 rows, but at most a third of the forget set when they are held out of training.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -59,7 +62,7 @@ class StopRule(BaseModel):
 
     every: int = Field(2, ge=1)  #: optimiser steps between looks
     probe: int = Field(4, ge=1)  #: forget rows of the first stage
-    confirm: int = Field(32, ge=1)  #: forget rows of the second stage, those of the first among them
+    confirm: int | None = Field(None, ge=1)  #: rows of the second stage, the first's among them; null: see below
     source: Literal["held-out", "first"] = "held-out"  #: rows kept out of training, or the first training rows
     patience: int = Field(0, ge=0)  #: further looks in a row at which the rule must hold
     retain_kl_below: float | None = Field(None, gt=0)  #: nats per answer token, on `retain_probe` retain rows
@@ -69,6 +72,21 @@ class StopRule(BaseModel):
     def needs(self) -> frozenset[str]:
         """What the runner must supply for the rule: see `unlearnbench.method.NEEDS`."""
         return frozenset({"retain", "reference"}) if self.retain_kl_below is not None else frozenset()
+
+    def confirm_rows(self, forget_rows: int) -> int:
+        """How many rows the second stage looks at, of a forget set of this size. `UserError` when none remain."""
+        if not self.reads:
+            return 0
+        held_out = self.source == "held-out"
+        count = self.confirm
+        if count is None:
+            count = min(32, max(1, forget_rows // 3) if held_out else forget_rows)
+        if held_out and count >= forget_rows:
+            raise UserError(
+                f"The stop rule '{self.registered_name}' holds {count} rows out (`confirm`) of a forget set of "
+                f"{forget_rows}: nothing is left to train on. Lower `confirm`, or take `source: first`."
+            )
+        return count
 
     def holds(self, values: Mapping[str, float]) -> bool:
         """Whether these numbers allow to stop. Called with those of the first stage, then with those of the second."""
@@ -147,6 +165,10 @@ class RetrainedGap(StopRule):
 
     gap: float = Field(0.05, ge=0, lt=1)
 
+    @property
+    def needs(self) -> frozenset[str]:
+        return super().needs | {"retrained"}
+
     def holds(self, values: Mapping[str, float]) -> bool:
         return values["forget_prob"] - values["retrained_prob"] <= self.gap
 
@@ -160,6 +182,7 @@ class RetrainedGap(StopRule):
 class Budget(StopRule):
     """Stop after `steps` optimiser steps; null: the budget of the training settings, so no online stop at all."""
 
+    every: int = Field(1, ge=1)
     steps: int | None = Field(None, ge=1)
 
     def holds(self, values: Mapping[str, float]) -> bool:

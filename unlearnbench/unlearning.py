@@ -168,6 +168,8 @@ def missing(method: Method, retain: Sequence[Row], supply: Supply) -> str | None
         return f"'{method.registered_name}' needs retain rows and there are none"
     if "holdout" in needs and not supply.holdout:
         return f"'{method.registered_name}' needs holdout rows and there are none"
+    if "retrained" in needs and "retrained_prob" not in supply.stop_numbers:
+        return f"the stop rule of '{method.registered_name}' needs the retrained model and there is none"
     if "base" in needs and supply.load_base is None:
         return f"'{method.registered_name}' needs the base model and there is none"
     return None
@@ -207,22 +209,34 @@ def unlearn(
     if settings.lora is not None and method.is_loop:
         lm = add_lora(lm, settings.lora, seed)
     lm.to(accelerator.device)
-    context = _context(method, lm, encoder, forget, retain, settings, seed, accelerator, supply)
     if not method.is_loop:
+        context = _context(method, lm, encoder, forget, retain, settings, seed, supply)
         return lm, _direct(method, lm, context, clock)
     _choose_parameters(method, lm, settings)
     with clock.phase("prepare"):
-        state = method.prepare(context)
         needs = method.requirements
         reference = Reference(lm) if "reference" in needs else None
+        hooks.prober = hooks.prober or _prober(method, encoder, forget, retain, supply, seed, reference)
+        held_out = getattr(hooks.prober, "held_out", frozenset[str]())
+        forget = [row for row in forget if row.id not in held_out]  # what is probed is not prepared with either
+        forget_rows = [row for row in forget_rows if row.row_id not in held_out]
+        state = method.prepare(_context(method, lm, encoder, forget, retain, settings, seed, supply))
         cached = token_nll(lm, forget_rows, encoder.pad_id) if "reference_nll" in needs else None
         alternates = _alternates(state, encoder, forget) if "alternate" in needs else None
-        hooks.prober = hooks.prober or _prober(method, encoder, forget, retain, supply, seed, reference)
-        held_out = getattr(hooks.prober, "held_out", frozenset())
-        trained_rows = [row for row in forget_rows if row.row_id not in held_out]
     prepared = accelerator.prepare(lm)
     objective = Unlearning(
-        method, prepared, encoder, trained_rows, retain_rows, settings, seed, accelerator, state, reference, cached, alternates
+        method,
+        prepared,
+        encoder,
+        forget_rows,
+        retain_rows,
+        settings,
+        seed,
+        accelerator,
+        state,
+        reference,
+        cached,
+        alternates,
     )
     outcome = run(prepared, objective, settings, seed, accelerator, clock, hooks)
     if dropped or retain_dropped:
@@ -238,7 +252,6 @@ def _context(
     retain: Sequence[Row],
     settings: TrainSettings,
     seed: int,
-    accelerator: Accelerator,
     supply: Supply,
 ) -> PrepareContext:
     def finetuned(rows: Sequence[Row], finetune_settings: TrainSettings, start: LanguageModel | None = None) -> LanguageModel:
