@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
@@ -41,6 +41,7 @@ class Event:
     result: Any = None
     error: str = ""
     trace: str = ""
+    cause: BaseException | None = None
     done: int = 0
     total: int = 0
 
@@ -73,15 +74,17 @@ class _Pool:
             self.executor = None
 
 
-def run_jobs(jobs: Sequence[Job], workers: int = 2, plugins: Sequence[str] = ()) -> Iterator[Event]:
-    """Run jobs in order of their rank, as their dependencies allow; yield what happens.
+def run_jobs(
+    jobs: Sequence[Job], workers: int = 2, plugins: Sequence[str] = (), lost: Iterable[str] = ()
+) -> Iterator[Event]:
+    """Run jobs in order of their rank, as their dependencies allow; yield what happens. `lost`: jobs that failed before.
 
     A timed job starts when nothing else runs, and nothing starts while it runs. When a job fails, the jobs that wait for it are
     reported `blocked` and everything else goes on.
     """
     waiting = {job.name: job for job in sorted(jobs, key=lambda job: job.rank)}
     done: set[str] = set()
-    lost: set[str] = set()
+    lost = set(lost)
     retried: set[str] = set()
     running: dict[Future[Any], Job] = {}
     pool = _Pool(workers, tuple(plugins))
@@ -141,9 +144,9 @@ def _outcome(job: Job, future: Future[Any]) -> Event:
     if error is None:
         return Event("finished", job.name, result=future.result())
     if isinstance(error, BrokenProcessPool):
-        return Event("failed", job.name, error="the worker process died (out of memory, or killed)")
+        return Event("failed", job.name, error="the worker process died (out of memory, or killed)", cause=error)
     trace = "".join(traceback.format_exception(error))
-    return Event("failed", job.name, error=f"{type(error).__name__}: {error}", trace=trace)
+    return Event("failed", job.name, error=f"{type(error).__name__}: {error}", trace=trace, cause=error)
 
 
 _queue: Any = None

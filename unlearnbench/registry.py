@@ -38,6 +38,19 @@ class Entry:
     meta: dict[str, Any] = field(default_factory=dict)
     preset_of: str | None = None
 
+    @property
+    def built_in(self) -> bool:
+        """Whether it comes with unlearnbench, and not from a plug-in."""
+        return self.cls.__module__.startswith("unlearnbench.")
+
+    @property
+    def source(self) -> str | None:
+        """What tells one state of a plug-in from another: the hash of its file, or its package; None for built-ins."""
+        if self.built_in:
+            return None
+        file = Path(self.origin)
+        return hashlib.sha256(file.read_bytes()).hexdigest()[:16] if file.is_file() else self.origin
+
     def build(self, **values: Any) -> Any:
         """An instance with the preset's values, then `values` over them."""
         return self.cls(**{**self.defaults, **values})

@@ -137,14 +137,15 @@ class Cell:
     label: str
     title: str
     version: int
-    origin: str
+    source: str | None  #: None for what is built in, else what tells one state of a plug-in from another
     params: dict[str, Any]
     settings: TrainSettings
     seed: int
 
     def spec(self) -> dict[str, Any]:
         """The part of the cell that goes into keys and specs."""
-        return {"method": self.method, "version": self.version, "label": self.label, "title": self.title, "params": self.params}
+        return {"method": self.method, "version": self.version, "label": self.label, "title": self.title, "params": self.params,
+                "source": self.source}  # fmt: skip
 
 
 def cells(experiment: Experiment, source: str = "experiment") -> list[Cell]:
@@ -175,7 +176,7 @@ def cells(experiment: Experiment, source: str = "experiment") -> list[Cell]:
             twice = names.count(method.name) > 1 and not suffix
             label = method.name + (suffix or (_suffix({**params, **unlearn}) if twice else ""))
             made.append(
-                Cell(method.name, label, entry.title + label[len(method.name) :], entry.version, entry.origin,
+                Cell(method.name, label, entry.title + label[len(method.name) :], entry.version, entry.source,
                      built.model_dump(mode="json"), settings, -1)
             )  # fmt: skip
     labels = [cell.label for cell in made]

@@ -7,12 +7,14 @@ folder to write into, and returns what goes into `record.json` beside what the s
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from accelerate import Accelerator
 
 from unlearnbench import answers as answer_files
@@ -32,14 +34,12 @@ from unlearnbench.training import Hooks, total_steps
 from unlearnbench.unlearning import Supply, unlearn
 
 Parents = Mapping[str, Path]
-#: bumped when the numbers a stage makes change
-VERSIONS = {"base": 1, "target": 1, "retrained": 1, "unlearn": 1, "evaluate": 1}
 
 
 def train(spec: Mapping[str, Any], parents: Parents, folder: Path) -> dict[str, Any]:
     """Stages `base`, `target`, `retrained`: fine-tune on the rows of `spec['splits']`, from the parent or from scratch."""
     settings, seed = TrainSettings(**spec["settings"]), int(spec["seed"])
-    _threads(spec)
+    _settle(spec)
     clock, data = Clock(), _benchmark(spec)
     with clock.phase("load"):
         loaded = _model(spec, parents.get("base"), seed)
@@ -53,7 +53,7 @@ def train(spec: Mapping[str, Any], parents: Parents, folder: Path) -> dict[str, 
 def run_method(spec: Mapping[str, Any], parents: Parents, folder: Path) -> dict[str, Any]:
     """Stage `unlearn`: run a method on the target."""
     settings, seed = TrainSettings(**spec["settings"]), int(spec["seed"])
-    _threads(spec)
+    _settle(spec)
     clock, data = Clock(), _benchmark(spec)
     entry = methods.get(spec["cell"]["method"])
     method: Method = entry.cls(**spec["cell"]["params"])
@@ -77,7 +77,7 @@ def run_method(spec: Mapping[str, Any], parents: Parents, folder: Path) -> dict[
 
 def evaluate(spec: Mapping[str, Any], parents: Parents, folder: Path) -> dict[str, Any]:
     """Stage `evaluate`: attack the model if asked to, then score it."""
-    _threads(spec)
+    _settle(spec)
     clock, data = Clock(), _benchmark(spec)
     with clock.phase("load"):
         loaded = _model(spec, parents["model"], int(spec["seed"]))
@@ -121,8 +121,12 @@ STAGES: dict[str, Callable[[Mapping[str, Any], Parents, Path], dict[str, Any]]] 
 # -- parts -----------------------------------------------------------------------------------------------------
 
 
-def _threads(spec: Mapping[str, Any]) -> None:
+def _settle(spec: Mapping[str, Any]) -> None:
+    """The stage's threads, and no chatter of the libraries: the progress display is ours."""
     torch.set_num_threads(int(spec["threads"]))
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    warnings.simplefilter("ignore", FutureWarning)
 
 
 def _benchmark(spec: Mapping[str, Any]) -> Benchmark:

@@ -297,7 +297,7 @@ def _optimizer(parameters: list[nn.Parameter], settings: TrainSettings) -> torch
     if settings.optimizer == "sgd":
         return torch.optim.SGD(parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay)
     return torch.optim.AdamW(
-        parameters, lr=settings.learning_rate, betas=settings.betas, weight_decay=settings.weight_decay
+        parameters, lr=settings.learning_rate, betas=settings.betas, weight_decay=settings.weight_decay, fused=True
     )
 
 

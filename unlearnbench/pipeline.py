@@ -1,0 +1,127 @@
+"""Run an experiment: plan its stages, build the missing ones, report."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from unlearnbench import report, schema
+from unlearnbench.errors import UserError
+from unlearnbench.executors import Job, run_jobs
+from unlearnbench.plan import Planned, plan
+from unlearnbench.progress import Progress
+from unlearnbench.store import Stage, Store
+
+_RANK = {"base": 0, "target": 1, "retrained": 1, "unlearn": 2, "evaluate": 3}
+
+
+def run(
+    source: str | Path,
+    overrides: Sequence[str] = (),
+    methods: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
+    plugins: Sequence[str] = (),
+    root: Path = Path("runs"),
+    out: Path | None = None,
+    workers: int = 2,
+    rerun: str = "missing",
+    dry_run: bool = False,
+    console: Console | None = None,
+) -> bool:
+    """Run what is missing of an experiment, write its report, print its table. True when a cell failed."""
+    console = console or Console()
+    start = time.monotonic()
+    experiment = schema.load(source, overrides, methods, seeds)
+    planned = plan(experiment)
+    store = Store(root, rerun)
+    todo = [p for p in planned if store.due(p.stage)]
+    if dry_run:
+        for p in planned:
+            state = "to build" if p in todo else store.state(p.stage)
+            console.print(f"{state:<9} {p.name}", markup=False, highlight=False)
+        return False
+    console.print(f"[bold]{experiment.title}[/bold]")
+    failed = _build(console, store, planned, todo, workers, plugins)
+    keys = {p.stage.key for p in planned}
+    name = Path(source).stem
+    folder = out or root / "reports" / name
+    results = report.Results.load([root], keys)
+    report.write(results, folder, experiment.title, tables=experiment.report.tables, plots=experiment.report.plots)
+    console.print(report.terminal(results))
+    for check in report.sanity(results):
+        console.print(f"{'[green]ok[/green]  ' if check.ok else '[red]FAIL[/red]'} {check.name}: {check.text}")
+    console.print(f"report: {folder / 'report.html'}   ({time.monotonic() - start:.0f} s)")
+    return failed
+
+
+def write_report(roots: Sequence[Path], experiment: str | None, out: Path, console: Console | None = None) -> None:
+    """Write the report of run folders again, of one experiment or of everything in them."""
+    console = console or Console()
+    keys, title, tables, plots = None, "All runs", None, None
+    if experiment is not None:
+        loaded = schema.load(experiment)
+        keys, title = {p.stage.key for p in plan(loaded)}, loaded.title
+        tables, plots = loaded.report.tables, loaded.report.plots
+    results = report.Results.load(list(roots), keys)
+    options = {} if tables is None else {"tables": tables, "plots": plots}
+    report.write(results, out, title, **options)
+    console.print(report.terminal(results))
+    console.print(f"report: {out / 'report.html'}")
+
+
+def build_stage(root: str, rerun: str, stage: Stage, parents: dict[str, str]) -> None:
+    """In a worker: build one stage. What goes wrong is recorded by the store, and raised as `NotBuilt`."""
+    from unlearnbench.stages import STAGES
+
+    folders = {name: Path(folder) for name, folder in parents.items()}
+    try:
+        with Store(root, rerun).build(stage) as building:
+            if not building.reused:
+                building.record.update(STAGES[stage.kind](stage.spec, folders, building.folder))
+    except Exception as error:
+        raise NotBuilt(f"{error}" if isinstance(error, UserError) else f"{type(error).__name__}: {error}") from error
+
+
+class NotBuilt(Exception):
+    """A stage that failed or was skipped; its record says so too."""
+
+
+def _build(
+    console: Console,
+    store: Store,
+    planned: Sequence[Planned],
+    todo: Sequence[Planned],
+    workers: int,
+    plugins: Sequence[str],
+) -> bool:
+    """Build what is to be built, in workers. True when something failed, now or before."""
+    building = {p.name: p for p in todo}
+    states = {p.name: store.state(p.stage) for p in planned if p.name not in building}
+    kept = Counter(p.stage.kind for p in planned if states.get(p.name) == "complete")
+    if kept:
+        counted = ", ".join(f"{n} {kind}" for kind, n in kept.items())
+        console.print(f"reused {sum(kept.values())} of {len(planned)} stages: {counted}", highlight=False)
+    absent = {p.name: p for p in planned if states.get(p.name, "complete") != "complete"}
+    for name, p in absent.items():
+        line = f"{states[name]} before: {name}: {store.why(p.stage)}   (--rerun failed tries again)"
+        console.print(line, markup=False, highlight=False)
+    jobs = []
+    for p in todo:
+        parents = {name: str(store.folder(parent.stage)) for name, parent in p.parents.items()}
+        after = tuple(q.name for q in p.parents.values() if q.name in building or q.name in absent)
+        arguments = (str(store.root), store.rerun, p.stage, parents)
+        jobs.append(Job(p.name, build_stage, arguments, after, p.timed, _RANK[p.stage.kind]))
+    failed = bool(absent)
+    with Progress(console, {p.name: p.stage.kind for p in todo}, store.durations) as progress:
+        for event in run_jobs(jobs, workers, plugins, lost=absent):
+            if isinstance(event.cause, NotBuilt):
+                event.error = str(event.cause)
+            elif event.kind == "failed":  # the worker died, or the store itself failed
+                store.fail(building[event.name].stage, event.error, event.trace)
+            progress.show(event)
+            failed = failed or event.kind in ("failed", "blocked")
+    return failed

@@ -1,0 +1,206 @@
+"""From an experiment to its stages: which models to train, cells to run and evaluations to make, each with a key known beforehand."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from unlearnbench import schema
+from unlearnbench.attacks.base import attacks
+from unlearnbench.benchmarks.base import Benchmark, benchmarks
+from unlearnbench.benchmarks.mini.model import MODELS
+from unlearnbench.errors import UserError
+from unlearnbench.metric import expand, resolve
+from unlearnbench.schema import Cell, Experiment
+from unlearnbench.settings import ModelSettings, TrainSettings
+from unlearnbench.store import Stage
+
+#: bumped when the numbers a stage makes change
+VERSIONS = {"base": 1, "target": 1, "retrained": 1, "unlearn": 1, "evaluate": 1}
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A stage, the stages it is built from by the name it knows them under, and whether its time is a result."""
+
+    stage: Stage
+    parents: dict[str, Planned] = field(default_factory=dict)
+    timed: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.stage.folder_name
+
+
+def plan(experiment: Experiment) -> list[Planned]:
+    """The stages of an experiment in the order they run. Raises `UserError` for whatever does not exist."""
+    return _Planner(experiment).stages()
+
+
+class _Planner:
+    def __init__(self, experiment: Experiment):
+        self.experiment = experiment
+        entry = benchmarks.get(experiment.benchmark.name)
+        try:
+            self.data: Benchmark = entry.build(**experiment.benchmark.options)
+        except TypeError as error:
+            raise UserError(f"The benchmark '{entry.name}' does not take these options: {error}") from error
+        self.benchmark = {
+            "name": entry.name,
+            "version": entry.version,
+            "options": experiment.benchmark.options,
+            "data_hash": self.data.data_hash,
+        }
+        self.model = {"settings": experiment.model.model_dump(mode="json"), "identity": identity(experiment.model)}
+        self.metrics = expand(experiment.metrics if experiment.metrics is not None else self.data.suite)
+        for name in experiment.attacks:
+            if name != "none":
+                attacks.get(name)
+        self.planned: list[Planned] = []
+
+    def stages(self) -> list[Planned]:
+        experiment = self.experiment
+        cells = schema.cells(experiment, experiment.title)
+        base = self._base()
+        for seed in experiment.seeds:
+            target = self._trained("target", experiment.target, seed, base)
+            retrained = self._trained("retrained", experiment.retrained or experiment.target, seed, base)
+            scored = self._evaluate("retrained", "retrained", seed, retrained, None, {})
+            self._evaluate("target", "target", seed, target, None, {"retrained": scored})
+            for attack in experiment.attacks:
+                if attack != "none":  # the attack on the target shows what it does to a model that was not unlearned
+                    self._evaluate(f"target-{attack}", "target", seed, target, None, {"retrained": scored}, attack)
+            for cell in cells:
+                if cell.seed != seed:
+                    continue
+                unlearned = self._unlearn(cell, target, base)
+                for attack in experiment.attacks:
+                    label = cell.label if attack == "none" else f"{cell.label}-{attack}"
+                    self._evaluate(label, "unlearned", seed, unlearned, cell, {"retrained": scored}, attack)
+        return self.planned
+
+    # -- stages ------------------------------------------------------------------------------------------------
+
+    def _add(self, kind: str, label: str, spec: dict[str, Any], parents: dict[str, Planned], timed: bool = False) -> Planned:
+        whole = {
+            "stage_version": VERSIONS[kind],
+            "benchmark": self.benchmark,
+            "model": self.model,
+            "protocol": "ours",
+            "dtype": self.experiment.model.dtype,
+            "device": device_kind(),
+            "versions": {name: importlib.metadata.version(name) for name in ("torch", "transformers")},
+            **spec,
+            "parents": {name: parent.stage.key for name, parent in parents.items()},
+        }
+        made = Planned(Stage(kind, label, whole), parents, timed)
+        self.planned.append(made)
+        return made
+
+    def _base(self) -> Planned | None:
+        """The base model is trained here only when it is an embedded one; it is shared by all seeds."""
+        if self.experiment.model.name not in MODELS:
+            return None
+        settings = self.experiment.base or MODELS[self.experiment.model.name].base
+        return self._trained("base", settings, 0, None)
+
+    def _trained(self, role: str, settings: TrainSettings, seed: int, base: Planned | None) -> Planned:
+        splits = self.data.training.get(role)
+        if not splits:
+            raise UserError(f"The benchmark '{self.benchmark['name']}' does not say which splits the {role} is trained on.")
+        label = self.experiment.model.name if role == "base" else f"s{seed}"
+        return self._add(
+            role,
+            label,
+            {
+                "role": role,
+                "seed": seed,
+                "splits": list(splits),
+                "settings": settings.model_dump(mode="json"),
+                "threads": self._threads(settings),
+            },
+            {} if base is None else {"base": base},
+        )
+
+    def _unlearn(self, cell: Cell, target: Planned, base: Planned | None) -> Planned:
+        return self._add(
+            "unlearn",
+            f"{cell.label}-s{cell.seed}",
+            {
+                "role": "unlearned",
+                "seed": cell.seed,
+                "cell": cell.spec(),
+                "forget": "forget",
+                "retain": "retain",
+                "settings": cell.settings.model_dump(mode="json"),
+                "trajectory": self.experiment.trajectory.model_dump(mode="json"),
+                "threads": self._threads(cell.settings),
+            },
+            {"target": target} | ({"base": base} if base is not None else {}),
+            timed=True,
+        )
+
+    def _evaluate(
+        self,
+        label: str,
+        role: str,
+        seed: int,
+        model: Planned,
+        cell: Cell | None,
+        parents: dict[str, Planned],
+        attack: str = "none",
+    ) -> Planned:
+        entry = attacks.get(attack) if attack != "none" else None
+        return self._add(
+            "evaluate",
+            f"{label}-s{seed}",
+            {
+                "role": role,
+                "seed": seed,
+                "attack": attack,
+                "attack_version": entry.version if entry else None,
+                "cell": cell.spec() if cell else None,
+                "metrics": self.metrics,
+                "metric_versions": {name: resolve(name)[0].version for name in self.metrics},
+                "metric_sources": sorted({s for name in self.metrics if (s := resolve(name)[0].source) is not None}),
+                "threads": self._threads(self.experiment.unlearn),
+            },
+            {"model": model, **parents},
+        )
+
+    def _threads(self, settings: TrainSettings) -> int:
+        if settings.threads is not None:
+            return settings.threads
+        import os
+
+        return 1 if self.experiment.model.name in MODELS else os.cpu_count() or 1
+
+
+# -- identities ------------------------------------------------------------------------------------------------
+
+
+def identity(settings: ModelSettings) -> dict[str, Any]:
+    """What a model is, for keys: an embedded model's version, else the hash of its weight and tokenizer files."""
+    if settings.name in MODELS:
+        return {"embedded": settings.name, "version": MODELS[settings.name].version}
+    folder = Path(settings.name)
+    if not folder.is_dir():
+        return {"hub": settings.name, "revision": settings.revision}
+    digest = hashlib.sha256()
+    for file in sorted(folder.iterdir()):
+        if file.suffix in (".json", ".safetensors", ".model", ".txt", ".jinja", ".bin") and file.is_file():
+            digest.update(file.name.encode())
+            with file.open("rb") as content:
+                for block in iter(lambda: content.read(1 << 20), b""):
+                    digest.update(block)
+    return {"files": digest.hexdigest()[:16]}
+
+
+def device_kind() -> str:
+    """`cpu`, or the name of the GPU."""
+    import torch
+
+    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else "cpu"
