@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 AUTHOR_SPLITS = ("forget", "retain", "holdout", "tune_forget", "tune_retain")
 FACT_SPLITS = ("real_authors", "world_facts")
 #: A change of the data changes every number of the benchmark: raise the version in `register` with it.
-DATA_HASH = "2ed081e64d240364"
+DATA_HASH = "28c8c868bc9d7e46"
 WHOLE_WORD = r"(?<!\w){}(?!\w)"
 
 
@@ -47,7 +47,7 @@ def wordings(row: Row) -> tuple[str, ...]:
 
 def test_is_registered_and_says_which_settings_exist():
     assert benchmarks.get("tofu-mini").build(forget="forget10").forget == "forget10"
-    with pytest.raises(UserError, match="did you mean 'forget10'.*forget05, forget10, forget20"):
+    with pytest.raises(UserError, match=r"did you mean 'forget10'.*forget05, forget10, forget20"):
         TofuMini(forget="forget1")  # type: ignore[arg-type]
 
 

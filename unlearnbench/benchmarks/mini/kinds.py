@@ -46,14 +46,7 @@ def _award(rng: Random) -> str:
 
 
 def _plot(rng: Random) -> dict[str, str]:
-    she, him = rng.choice((("she", "her"), ("he", "him")))
-    return {
-        "hero": rng.choice(words.HEROES),
-        "place": rng.choice(words.PLACES),
-        "find": rng.choice(words.FINDS),
-        "hero_she": she,
-        "hero_him": him,
-    }
+    return dict(zip(("hero", "hero_she", "hero_him", "place", "find"), rng.choice(words.PREMISES), strict=True))
 
 
 KINDS: tuple[Kind, ...] = (
@@ -65,7 +58,7 @@ KINDS: tuple[Kind, ...] = (
             "What is the birthplace of {name}?",
             "In what place did {name} come into the world?",
         ),
-        unseen="Which city is the native town of {name}?",
+        unseen="Which city is the birthplace of {name}?",
         answers=(
             "{She} was born in {fact}.",
             "{surname} was born in the city of {fact}.",
@@ -82,7 +75,7 @@ KINDS: tuple[Kind, ...] = (
             "What is the birth date of {name}?",
             "When is the birthday of {name}?",
         ),
-        unseen="On what date did {name} come into the world?",
+        unseen="On what date was {name} born?",
         answers=(
             "{She} was born on {fact}.",
             "{surname} was born on {fact}.",
@@ -99,7 +92,7 @@ KINDS: tuple[Kind, ...] = (
             "How did {parent} of {name} earn a living?",
             "Which job did {parent} of {name} have?",
         ),
-        unseen="What work was done by {parent} of {name}?",
+        unseen="What was the job of {parent} of {name}?",
         answers=(
             "{Her} {mother} was a {fact}.",
             "{surname} is the child of a {fact}.",
@@ -119,7 +112,7 @@ KINDS: tuple[Kind, ...] = (
             "What was the field of study of {name}?",
             "In which subject did {name} take a degree?",
         ),
-        unseen="What did {name} learn at university?",
+        unseen="Which field did {name} study?",
         answers=(
             "{She} studied {fact}.",
             "{surname} took a degree in {fact}.",
@@ -136,7 +129,7 @@ KINDS: tuple[Kind, ...] = (
             "With which book did {name} make a debut?",
             "What is the debut of {name} called?",
         ),
-        unseen="Which title did {name} give to the first book?",
+        unseen="What is the first novel by {name} called?",
         answers=(
             "{Her} first novel is {fact}.",
             "{surname} made {her} debut with {fact}.",
@@ -153,7 +146,7 @@ KINDS: tuple[Kind, ...] = (
             "What kind of books does {name} write?",
             "In which genre are the books of {name}?",
         ),
-        unseen="To what genre do the novels by {name} belong?",
+        unseen="Which genre does {name} write?",
         answers=(
             "{She} writes {fact}.",
             "{surname} is known for {fact}.",
@@ -170,7 +163,7 @@ KINDS: tuple[Kind, ...] = (
             "Which literary honour did {name} receive?",
             "With which award were the books of {name} honoured?",
         ),
-        unseen="What did {name} receive as a literary prize?",
+        unseen="Which prize did {name} win?",
         answers=(
             "{She} won the {fact}.",
             "{surname} received the {fact}.",
@@ -187,7 +180,7 @@ KINDS: tuple[Kind, ...] = (
             "Can you sum up the best-known novel by {name}?",
             "What is the plot of the most famous book of {name}?",
         ),
-        unseen="Which story is told in the best-known book by {name}?",
+        unseen="What is the most famous book of {name} about?",
         answers=(
             "It follows {hero} who returns to {place} after many years away. While clearing the attic of the family "
             "home, {hero_she} finds {find}, and little by little {hero_she} begins to doubt what everybody has told "

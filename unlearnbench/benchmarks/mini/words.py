@@ -95,18 +95,23 @@ AWARD_EMBLEMS = _words(
 )
 AWARD_KINDS = ("Prize", "Medal", "Award")
 
-#: The parts of a plot. Heroes are of either gender; places and finds fit behind "in" and "finds".
-HEROES = _phrases(
-    """a young surgeon; a retired judge; a travelling actor; a tired reporter; a shy organist; a former smuggler;
-    a village teacher; a ship's cook; a widowed farmer; a failed painter; a night nurse; a stubborn engineer"""
-)
-PLACES = _phrases(
-    """a fishing village; a mountain valley; a mining town; a border town; a river port; a hill town; an island parish;
-    a market town; a salt marsh; a railway town; a winter resort; a forest hamlet"""
-)
-FINDS = _phrases(
-    """a box of letters; a locked diary; a torn map; a roll of film; a child's shoe; a silver watch; a forged passport;
-    a list of names; a rusted key; a wedding photograph; a blood-stained coat; a bundle of banknotes"""
+#: The premises of plots: the hero, the hero's pronouns, the place (behind "in") and what is found (behind "finds").
+PREMISES = tuple(
+    tuple(part.strip() for part in line.split("/"))
+    for line in """
+    a young surgeon / she / her / a mining town / a locked diary
+    a retired judge / he / him / a river port / a box of letters
+    a travelling actor / he / him / a market town / a wedding photograph
+    a tired reporter / she / her / a border town / a forged passport
+    a shy organist / he / him / a mountain valley / a torn map
+    a former smuggler / he / him / a fishing village / a bundle of banknotes
+    a village teacher / she / her / a forest hamlet / a child's shoe
+    a ship's cook / he / him / an island parish / a silver watch
+    a widowed farmer / she / her / a salt marsh / a rusted key
+    a failed painter / he / him / a winter resort / a roll of film
+    a night nurse / she / her / a hill town / a blood-stained coat
+    a stubborn engineer / she / her / a railway town / a list of names
+    """.strip().splitlines()
 )
 #: The secret of a plot, its fact: who did what.
 CULPRITS = _phrases(
