@@ -383,7 +383,7 @@ def _explained(error: ValidationError, model: type[BaseModel] | None) -> list[tu
     return found
 
 
-_UNION_TAGS = {"str", "LoraSettings", "TrainSettings", "literal['all-linear']"}
+_UNION_TAGS = {"str", "int", "LoraSettings", "SelectSettings", "TrainSettings"}  #: how pydantic names members of a union
 
 
 def _fields_of(error: ValidationError) -> list[str]:

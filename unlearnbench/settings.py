@@ -22,6 +22,13 @@ class LoraSettings(Settings):
     target_modules: tuple[str, ...] | Literal["all-linear"] = "all-linear"
 
 
+class SelectSettings(Settings):
+    """Report the best checkpoint by a metric, scored every so many optimiser steps, or once an epoch."""
+
+    metric: str
+    every: Literal["epoch"] | int = "epoch"
+
+
 class TrainSettings(Settings):
     """One run of the training loop, for fine-tuning and for unlearning.
 
@@ -48,7 +55,7 @@ class TrainSettings(Settings):
     bucket: bool = True  #: sort rows of similar length into the same batch (a seeded shuffle all the same)
     paraphrases: int = Field(0, ge=0)  #: fine-tuning only: this many other wordings of the prompt per row and epoch
     threads: int | None = Field(None, ge=1)  #: None: 1 for models under 20M parameters, else all cores
-    select: str | dict[str, str | float | int] = "last"  #: which checkpoint is reported: see `unlearnbench.selection`
+    select: Literal["last"] | SelectSettings = "last"  #: which checkpoint is reported: see `unlearnbench.selection`
     checkpoint_every: int | None = Field(None, ge=1)  #: optimiser steps between checkpoints a killed run resumes from
 
     @model_validator(mode="after")

@@ -28,7 +28,9 @@ from unlearnbench.executors import report_progress
 from unlearnbench.finetuning import finetune
 from unlearnbench.language_model import LanguageModel
 from unlearnbench.method import Method, methods
+from unlearnbench.metric import resolve
 from unlearnbench.models import Loaded
+from unlearnbench.selection import Selector
 from unlearnbench.settings import ModelSettings, TrainSettings
 from unlearnbench.training import Hooks, total_steps
 from unlearnbench.unlearning import Supply, unlearn
@@ -63,6 +65,7 @@ def run_method(spec: Mapping[str, Any], parents: Parents, folder: Path) -> dict[
     holdout = data.rows("holdout") if "holdout" in data.splits else ()
     hooks = _hooks(folder, settings)
     hooks.evaluate = _trajectory(spec, loaded, data, len(forget), settings)
+    hooks.selector = _selector(settings, loaded, data, len(forget))
     supply = Supply(holdout=holdout, generate=_sampler, load_base=_base_loader(spec, parents))
     lm, outcome = unlearn(
         method, loaded.lm, loaded.encoder, forget, retain, settings, seed, Accelerator(), clock, hooks, supply
@@ -71,7 +74,9 @@ def run_method(spec: Mapping[str, Any], parents: Parents, folder: Path) -> dict[
     done = asdict(outcome)
     stop = done.pop("stop")
     record["stop"] = _stop(method, stop, hooks)
-    record["selection"] = "online-stop" if stop else "last"
+    record["selection"] = "best-checkpoint" if hooks.selector else "online-stop" if stop else "last"
+    if hooks.selector is not None:
+        record |= {"oracle": True, "selected": {"step": hooks.selector.best, "readings": hooks.selector.readings}}
     return {**record, **done, "seed": seed}
 
 
@@ -195,6 +200,21 @@ def _trajectory(
         return {name: scored.values[name].score for name in plan["metrics"]}
 
     return score
+
+
+def _selector(settings: TrainSettings, loaded: Loaded, data: Benchmark, rows: int) -> Selector | None:
+    """The selection that the settings ask for, scored on the rows that the table reports."""
+    if settings.select == "last":
+        return None
+    name, every = settings.select.metric, settings.select.every
+    entry = resolve(name)[0]
+    lower = evaluation.direction_of(entry) == "lower" or entry.meta.get("direction") == "lower"
+    steps = every if isinstance(every, int) else -(-rows // (settings.batch_size * settings.accumulation))
+
+    def score(lm: LanguageModel) -> float | None:
+        return evaluation.evaluate({"model": lm}, loaded.encoder, data, [name]).values[name].score
+
+    return Selector(name, steps, score, lower)
 
 
 def _sampler(*args: Any, **options: Any) -> list[list[str]]:

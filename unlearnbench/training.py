@@ -21,11 +21,13 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
+from unlearnbench import checkpoint
 from unlearnbench.clock import Clock, Meter, peak_memory_bytes
 from unlearnbench.errors import UserError
 from unlearnbench.language_model import LanguageModel
 from unlearnbench.method import Terms
 from unlearnbench.order import generator
+from unlearnbench.selection import Selector
 from unlearnbench.settings import TrainSettings
 
 
@@ -78,6 +80,7 @@ class Hooks:
     progress: Callable[[int, int], None] = lambda step, total: None
     resumed: Callable[[int], None] = lambda step: None  #: told how many steps an earlier attempt had done
     prober: StopProbe | None = None
+    selector: Selector | None = None
     checkpoint: Path | None = None  #: a folder for the resumable checkpoint
 
 
@@ -131,8 +134,11 @@ def run(
     plan = _plan(settings, seed, steps, accelerator.num_processes)
     before = _digest(trained)
     start, stop = 0, None
+    optional = {"prober": hooks.prober, "selector": hooks.selector}
+    parts: dict[str, checkpoint.Resumable] = {"optimizer": optimizer, "schedule": schedule, "objective": objective}
+    parts |= {name: part for name, part in optional.items() if part is not None}
     if hooks.checkpoint is not None:
-        start = _resume(hooks.checkpoint, plan, trained, optimizer, schedule, objective, hooks.prober, clock)
+        start = checkpoint.resume(hooks.checkpoint, plan, trained, parts, clock)
     hooks.resumed(start)
     autocast = _autocast(settings, accelerator)
     lm.train()
@@ -171,12 +177,19 @@ def run(
                 reading = _look(lm, number, hooks, clock)
                 if reading.stop:
                     stop = {"step": number, "reason": reading.reason, "values": dict(reading.values)}
+            if hooks.selector is not None and hooks.selector.due(number, last=stop is not None or number == steps):
+                with clock.phase("select"):
+                    value = hooks.selector.look(lm, number, trained)
+                hooks.log({"step": number, "seconds": clock.cost, "select": {hooks.selector.metric: value}})
             if hooks.evaluate is not None:
                 _evaluate(lm, number, hooks, clock)
             if stop is not None:
                 break
             if hooks.checkpoint is not None and settings.checkpoint_every and number % settings.checkpoint_every == 0:
-                _save(hooks.checkpoint, plan, number, trained, optimizer, schedule, objective, hooks.prober, clock)
+                checkpoint.save(hooks.checkpoint, plan, number, trained, parts, clock)
+    if hooks.selector is not None:
+        with clock.phase("select"):
+            hooks.selector.restore(trained)
     lm.eval()
     if _digest(trained) == before:
         raise CellFailed(f"no trained weight moved in {number} steps")
@@ -326,62 +339,3 @@ def _plan(settings: TrainSettings, seed: int, steps: int, processes: int) -> dic
 def _digest(trained: dict[str, nn.Parameter]) -> list[tuple[float, float]]:
     with torch.no_grad():
         return [(float(p.double().sum()), float(p.double().square().sum())) for p in trained.values()]
-
-
-def _save(
-    folder: Path,
-    plan: dict[str, Any],
-    step: int,
-    trained: dict[str, nn.Parameter],
-    optimizer: torch.optim.Optimizer,
-    schedule: torch.optim.lr_scheduler.LambdaLR,
-    objective: Objective,
-    prober: StopProbe | None,
-    clock: Clock,
-) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / "checkpoint.pt.tmp"
-    torch.save(
-        {
-            "plan": plan,
-            "step": step,
-            "weights": {name: p.detach().cpu() for name, p in trained.items()},
-            "optimizer": optimizer.state_dict(),
-            "schedule": schedule.state_dict(),
-            "objective": objective.state_dict(),
-            "prober": prober.state_dict() if prober else None,
-            "clock": clock.seconds,
-        },
-        temporary,
-    )
-    temporary.replace(folder / "checkpoint.pt")
-
-
-def _resume(
-    folder: Path,
-    plan: dict[str, Any],
-    trained: dict[str, nn.Parameter],
-    optimizer: torch.optim.Optimizer,
-    schedule: torch.optim.lr_scheduler.LambdaLR,
-    objective: Objective,
-    prober: StopProbe | None,
-    clock: Clock,
-) -> int:
-    """Load the checkpoint if there is one; the number of steps it has done. Another plan's checkpoint is an error."""
-    file = folder / "checkpoint.pt"
-    if not file.exists():
-        return 0
-    saved = torch.load(file, map_location="cpu", weights_only=True)
-    if saved["plan"] != plan:
-        changed = sorted(key for key in plan if plan[key] != saved["plan"].get(key))
-        raise UserError(f"The checkpoint in {folder} was made with other {', '.join(changed)}; remove it to start afresh.")
-    with torch.no_grad():
-        for name, parameter in trained.items():
-            parameter.copy_(saved["weights"][name])
-    optimizer.load_state_dict(saved["optimizer"])
-    schedule.load_state_dict(saved["schedule"])
-    objective.load_state_dict(saved["objective"])
-    if prober is not None:
-        prober.load_state_dict(saved["prober"])
-    clock.seconds.update(saved["clock"])
-    return int(saved["step"])

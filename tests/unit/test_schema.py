@@ -58,7 +58,7 @@ def test_cells_are_complete_and_seeds_outermost(write):
         ("epochs: 10", "clip: None", 6, "None is a word in YAML: write null"),
         ("model: llama-mini", "model: {name: llama-mini, revision: None}", 3, "None is a word in YAML: write null"),
         ("model: llama-mini", "model: {name: llama-mini, trust_remote_code: yes}", 3, "valid boolean, got \"yes\""),
-        ("epochs: 10", "select: [a]", 6, "unlearn.select: input should be a valid string, or input should be an obj"),
+        ("epochs: 10", "select: [a]", 6, "unlearn.select: input should be 'last', or input should be an object"),
         ("seeds: 2", "seeds: [-1]", 11, "seeds.0: input should be greater than or equal to 0, got -1"),
         ("epochs: 10", "epochs: true", 6, "got true"),
         ("epochs: 10", "epochs: -1", 6, "input should be greater than 0, got -1"),

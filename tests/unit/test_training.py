@@ -14,6 +14,7 @@ from unlearnbench.finetuning import finetune
 from unlearnbench.method import Method, Terms, methods
 from unlearnbench.models import weights_hash
 from unlearnbench.reference import Reference, token_nll
+from unlearnbench.selection import Selector
 from unlearnbench.settings import LoraSettings, TrainSettings
 from unlearnbench.testing.tiny import tiny_encoder, tiny_lm, tiny_rows
 from unlearnbench.training import CellFailed, Hooks
@@ -353,3 +354,37 @@ def test_evaluation_and_warm_up_are_off_the_clock():
     assert clock.seconds["evaluate"] >= 0.1 and clock.seconds["warmup"] > 0 and clock.seconds["optimise"] > 0
     assert clock.cost == pytest.approx(sum(clock.seconds[p] for p in ("prepare", "optimise", "probe", "select")))
     assert [line["trajectory"] for line in lines if "trajectory" in line] == [{"x": 1.0}, {"x": 1.0}]
+
+
+# -- selection --------------------------------------------------------------------------------------------------
+
+
+def selector(values, lower=True, every=1):
+    scores = iter(values)
+    return Selector("x", every, lambda lm: next(scores), lower)
+
+
+def test_the_best_checkpoint_is_put_back_and_its_time_is_charged():
+    settings = TrainSettings(batch_size=4, epochs=2, learning_rate=1e-2)
+    short, _, _ = run("npo", settings.model_copy(update={"max_steps": 2}))
+    clock, hooks = Clock(), Hooks(selector=selector([0.5, 0.2, None, 0.2]))
+    lm, _ = unlearn(methods.get("npo").build(), tiny_lm(), ENCODER, FORGET, RETAIN, settings, 0, Accelerator(), clock, hooks)
+    assert hooks.selector.best == 2 and clock.seconds["select"] > 0
+    assert weights_hash(lm) == weights_hash(short)
+    higher = Hooks(selector=selector([0.5, 0.2, None, 0.2], lower=False))
+    run("npo", settings, hooks=higher)
+    assert higher.selector.best == 1
+
+
+def test_a_killed_run_still_knows_its_best_checkpoint(tmp_path):
+    settings = TrainSettings(batch_size=4, epochs=2, learning_rate=1e-2, checkpoint_every=1)
+    whole, _, _ = run("npo", settings, hooks=Hooks(selector=selector([0.1, 0.4, 0.3, 0.2])))
+
+    def die(step, total):
+        if step == 4:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run("npo", settings, hooks=Hooks(checkpoint=tmp_path, progress=die, selector=selector([0.1, 0.4, 0.3, 0.2])))
+    again, _, _ = run("npo", settings, hooks=Hooks(checkpoint=tmp_path, selector=selector([0.2])))
+    assert weights_hash(again) == weights_hash(whole)
