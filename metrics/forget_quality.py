@@ -95,12 +95,12 @@ class ForgetQuality(Metric):
     protocols: ClassVar = {
         "ours": "on log R: the KS test sees only the order, so R and log R give the same",
         "tofu": "the same numbers",
-        "open-unlearning": "the same numbers up to the 1e-10 in R",
+        "open-unlearning": "on R with 1e-10 in its denominator",
     }
 
     @property
     def depends(self) -> tuple[str, ...]:
-        return ("forget_log_truth_ratio",)
+        return self.under("forget_log_truth_ratio")
 
     def compute(self, context: Context) -> Value:
         here, there = context.value(self.depends[0]), context.retrained(self.depends[0])

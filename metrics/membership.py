@@ -3,42 +3,122 @@
 Each attack gives a row a score that is higher the more it looks like training data. The number is
 AUC = P(score(forget) > score(holdout)) + P(equal) / 2: 1 means that the forget rows look like members, 0.5 that they
 look like the holdout rows, near 0 that they were pushed below what a model never trained on them would say. The
-retrained model's AUC need not be .5 either, so the gap to it is a metric of its own.
+retrained model's AUC need not be .5 either, so the gap to it is a metric of its own (`mink_auc_gap`).
 
-Min-K% (Shi et al., arXiv:2310.16789): the mean of the k % lowest token log-probabilities, at least one token.
+Attacks (logp over the n answer tokens; mu, sigma^2: mean and variance of log p under the model at each token):
+
+- loss: mean logp (Yeom et al., 2018)
+- zlib: mean logp / bytes of the zlib-compressed answer (Carlini et al., 2021)
+- lowercase: -(mean nll of the text) / (mean nll of the lower-cased text), as in MUSE
+- mink: mean of the k % lowest logp, at least one token (Shi et al., arXiv:2310.16789)
+- minkpp: the same on (logp - mu) / sigma (Zhang et al., arXiv:2404.02936)
+- reference: mean logp minus that of the base model, which saw neither side
+- gradnorm: minus the mean over parameter tensors of the gradient's norm
+
+Differences between code bases. OpenUnlearning leaves the last token out of Min-K and Min-K++, floors the variance at
+1e-6 and gives a row without tokens the score 0, the extreme of the scale; ours leaves such a row out and says so. MUSE
+takes int(k n) tokens, which is none for short texts, and the AUC of the other class, 1 - AUC.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
 from unlearnbench.benchmarks.base import Benchmark, Row
-from unlearnbench.metric import Context, Metric, Request, Score, Value, metrics, no_rows, rows_of
+from unlearnbench.metric import (
+    Context,
+    GradNorm,
+    Metric,
+    Request,
+    Score,
+    TokenScores,
+    Value,
+    Weights,
+    metrics,
+    no_rows,
+    rows_of,
+)
+
+from .probability import mean_logp
+
+PROTOCOLS = {
+    "ours": "all answer tokens; rows without tokens are left out",
+    "open-unlearning": "without the last token in Min-K; an empty row scores 0 (locuslab/open-unlearning mia/)",
+    "muse": "int(k n) tokens without a floor (jaechan-repo/muse_bench privleak)",
+}
+
+
+# -- scores of one row, higher for members ---------------------------------------------------------------------
+
+
+def content(scores: TokenScores, protocol: str) -> slice:
+    """The tokens that Min-K looks at: all; in OpenUnlearning all but the last."""
+    return slice(0, len(scores) - 1 if protocol == "open-unlearning" and len(scores) else None)
+
+
+def lowest(values: np.ndarray, k: float, protocol: str = "ours") -> float | None:
+    """Mean of the max(1, floor(k n)) lowest numbers; None without any (OpenUnlearning: 0)."""
+    take = int(k * len(values)) if protocol == "muse" else max(1, int(k * len(values)))
+    if not len(values) or not take:
+        return 0.0 if protocol == "open-unlearning" else None
+    return float(np.mean(np.sort(values.astype(np.float64))[:take]))
+
+
+def min_k(scores: TokenScores, k: float, protocol: str = "ours") -> float | None:
+    """Min-K%, in nats."""
+    return lowest(scores.logp[content(scores, protocol)], k, protocol)
+
+
+def min_k_plus_plus(scores: TokenScores, k: float, protocol: str = "ours") -> float | None:
+    """Min-K%++; a token whose distribution has no variance counts as its mean."""
+    assert scores.mean is not None and scores.variance is not None
+    part = content(scores, protocol)
+    logp, mean, variance = (x[part].astype(np.float64) for x in (scores.logp, scores.mean, scores.variance))
+    return lowest((logp - mean) / np.sqrt(np.maximum(variance, 1e-6)), k, protocol)
+
+
+def compressed(text: str) -> int:
+    """Bytes of the zlib-compressed text."""
+    return len(zlib.compress(text.encode("utf-8")))
+
+
+# -- sets ------------------------------------------------------------------------------------------------------
 
 
 def auc(members: Sequence[float], others: Sequence[float]) -> float:
     """P(member > other) + P(equal) / 2 over all pairs; .5 when all are equal. Both sides need a value."""
-    ordered = np.sort(np.asarray(others, dtype=float))
-    below = np.searchsorted(ordered, members, side="left")
-    up_to = np.searchsorted(ordered, members, side="right")
-    return float(np.mean(below + up_to) / (2 * len(ordered)))
+    return float(np.mean(_wins(members, others)))
 
 
-def min_k(logp: np.ndarray, k: float) -> float | None:
-    """Mean of the max(1, floor(k n)) lowest log-probabilities, in nats; None without tokens."""
-    if not len(logp):
-        return None
-    take = max(1, int(k * len(logp)))
-    return float(np.mean(np.sort(logp.astype(np.float64))[:take]))
+def _wins(members: Sequence[float], others: Sequence[float]) -> np.ndarray:
+    """1 where a member beats another (n, m), 1/2 where they tie."""
+    a, b = np.asarray(members, dtype=float)[:, None], np.asarray(others, dtype=float)[None]
+    wins: np.ndarray = (a > b) + 0.5 * (a == b)
+    return wins
+
+
+def tpr(members: Sequence[float], others: Sequence[float], fpr: float) -> float:
+    """Share of members above the threshold that at most the share `fpr` of the others exceeds."""
+    allowed = int(fpr * len(others))
+    threshold = np.sort(np.asarray(others, dtype=float))[::-1][allowed] if allowed < len(others) else -np.inf
+    return float(np.mean(np.asarray(members, dtype=float) > threshold))
 
 
 class Membership(Metric):
-    """AUC of one attack, forget against holdout: a subclass gives `asks` and `membership`."""
+    """One attack's statistic, forget against holdout: a subclass gives `asks` and `membership`.
 
+    `statistic`: `auc`, or `tpr`, the true-positive rate at 1 % false positives (with m holdout rows that is at most
+    floor(m / 100) of them: none below 100 rows).
+    """
+
+    protocols: ClassVar[Mapping[str, str]] = PROTOCOLS
     holdout: str = "holdout"
+    statistic: Literal["auc", "tpr"] = "auc"
 
     def asks(self, row: Row) -> Iterable[Request]:
         """What to ask about one row."""
@@ -54,22 +134,45 @@ class Membership(Metric):
                 yield from self.asks(row)
 
     def compute(self, context: Context) -> Value:
-        sides = []
         for split in (self.split, self.holdout):
             if not rows_of(context.data, split):
                 return no_rows(context.data, split)
-            sides.append({row.id: self.membership(row, context) for row in rows_of(context.data, split)})
-        samples = {k: None if v is None or not np.isfinite(v) else float(v) for side in sides for k, v in side.items()}
-        forget, holdout = ([v for k in side if (v := samples[k]) is not None] for side in sides)
-        undefined = sum(v is None for v in samples.values())
-        if not forget or not holdout:
-            empty = self.split if not forget else self.holdout
-            return Value(None, samples, reason=f"no row of '{empty}' has a defined score")
-        return Value(
-            auc(forget, holdout),
-            samples,
-            details={"n_forget": len(forget), "n_holdout": len(holdout), "undefined_rows": undefined},
+        forget, holdout = (
+            {row.id: self.membership(row, context) for row in rows_of(context.data, split)}
+            for split in (self.split, self.holdout)
         )
+        return compare(forget, holdout, self.statistic)
+
+
+def compare(forget: Mapping[str, float | None], holdout: Mapping[str, float | None], statistic: str = "auc") -> Value:
+    """The AUC (or the TPR at 1 % FPR) from the scores of both sides; undefined and infinite ones are left out."""
+    samples = {k: None if v is None or not np.isfinite(v) else float(v) for k, v in [*forget.items(), *holdout.items()]}
+    ids = [[row_id for row_id in side if samples[row_id] is not None] for side in (forget, holdout)]
+    sides = [[float(samples[row_id] or 0.0) for row_id in side] for side in ids]
+    undefined = len(samples) - sum(map(len, ids))
+    details: dict[str, float | int | str | None] = {
+        "n_forget": len(ids[0]),
+        "n_holdout": len(ids[1]),
+        "undefined_rows": undefined,
+    }
+    if not sides[0] or not sides[1]:
+        empty = "forget" if not sides[0] else "holdout"
+        return Value(None, samples, f"no {empty} row has a defined score", details)
+    wins = _wins(*sides)
+
+    def replicate(weights: Weights) -> np.ndarray:
+        a, b = weights(ids[0]), weights(ids[1])
+        drawn: np.ndarray = ((a @ wins) * b).sum(1) / (a.sum(1) * b.sum(1))
+        return drawn
+
+    area, rate = float(wins.mean()), tpr(sides[0], sides[1], 0.01)
+    details |= {"auc": area, "tpr_at_1_fpr": rate}
+    if statistic == "tpr":
+        return Value(rate, samples, details=details)
+    return Value(area, samples, details=details, replicate=replicate)
+
+
+# -- the attacks -----------------------------------------------------------------------------------------------
 
 
 @metrics.register(
@@ -82,34 +185,153 @@ class Membership(Metric):
     unit="AUC",
 )
 class MinK(Membership):
-    """AUC of Min-K% over the answer tokens, k = 40 %."""
+    """Min-K% over the answer tokens, k = 40 %."""
 
     k: float = Field(0.4, gt=0, le=1)
 
     def membership(self, row: Row, context: Context) -> float | None:
-        return min_k(context.score(row.prompt, row.answer).logp, self.k)
+        return min_k(context.score(row.prompt, row.answer), self.k, self.protocol)
 
 
 @metrics.register(
-    "mink_auc_gap",
-    title="Min-K% membership AUC minus that of the retrained model",
+    "minkpp_auc",
+    title="Min-K%++ membership AUC",
     direction="lower",
     target="retrained",
-    range=(-1, 1),
+    range=(0, 1),
     side="privacy",
     unit="AUC",
 )
-class AucGap(Metric):
-    """AUC - AUC of the retrained model: above 0 under-unlearned, below 0 over-unlearned; needs the retrained run."""
+class MinKPlusPlus(Membership):
+    """Min-K%++ over the answer tokens, k = 40 %."""
 
-    metric: str = "mink_auc"
+    k: float = Field(0.4, gt=0, le=1)
 
-    @property
-    def depends(self) -> tuple[str, ...]:
-        return (self.metric,)
+    def asks(self, row: Row) -> Iterable[Request]:
+        yield Score(row.prompt, row.answer, frozenset({"moments"}))
 
-    def compute(self, context: Context) -> Value:
-        here, there = context.value(self.metric), context.retrained(self.metric)
-        if here.score is None or there.score is None:
-            return Value(None, reason=here.reason or there.reason)
-        return Value(here.score - there.score, details={"auc": here.score, "retrained_auc": there.score})
+    def membership(self, row: Row, context: Context) -> float | None:
+        return min_k_plus_plus(context.score(row.prompt, row.answer), self.k, self.protocol)
+
+
+@metrics.register(
+    "loss_auc",
+    title="Loss membership AUC",
+    direction="lower",
+    target="retrained",
+    range=(0, 1),
+    side="privacy",
+    unit="AUC",
+)
+class Loss(Membership):
+    """Mean log-probability per answer token."""
+
+    def membership(self, row: Row, context: Context) -> float | None:
+        return mean_logp(context.score(row.prompt, row.answer), unpredicted(row, self.protocol))
+
+
+@metrics.register(
+    "zlib_auc",
+    title="zlib membership AUC",
+    direction="lower",
+    target="retrained",
+    range=(0, 1),
+    side="privacy",
+    unit="AUC",
+)
+class Zlib(Membership):
+    """Mean log-probability per answer token over the compressed length of the answer."""
+
+    def membership(self, row: Row, context: Context) -> float | None:
+        logp = mean_logp(context.score(row.prompt, row.answer), unpredicted(row, self.protocol))
+        return None if logp is None else logp / compressed(row.answer)
+
+
+@metrics.register(
+    "lowercase_auc",
+    title="Lower-case membership AUC",
+    direction="lower",
+    target="retrained",
+    range=(0, 1),
+    side="privacy",
+    unit="AUC",
+)
+class LowerCase(Membership):
+    """-(mean nll) / (mean nll of the lower-cased answer)."""
+
+    def asks(self, row: Row) -> Iterable[Request]:
+        yield Score(row.prompt, row.answer)
+        yield Score(row.prompt, row.answer.lower())
+
+    def membership(self, row: Row, context: Context) -> float | None:
+        logp, lower = (mean_logp(context.score(row.prompt, text)) for text in (row.answer, row.answer.lower()))
+        return None if logp is None or not lower else -logp / lower
+
+
+@metrics.register(
+    "reference_auc",
+    title="Reference membership AUC",
+    direction="lower",
+    target="retrained",
+    range=(0, 1),
+    side="privacy",
+    unit="AUC",
+)
+class Reference(Membership):
+    """Mean log-probability minus that under the base model (role `base`)."""
+
+    reference: str = "base"
+
+    def asks(self, row: Row) -> Iterable[Request]:
+        yield Score(row.prompt, row.answer)
+        yield Score(row.prompt, row.answer, role=self.reference)
+
+    def membership(self, row: Row, context: Context) -> float | None:
+        here, there = (mean_logp(context.score(row.prompt, row.answer, role)) for role in ("model", self.reference))
+        return None if here is None or there is None else here - there
+
+
+@metrics.register(
+    "gradnorm_auc",
+    title="Gradient-norm membership AUC",
+    direction="lower",
+    target="retrained",
+    range=(0, 1),
+    side="privacy",
+    unit="AUC",
+)
+class GradientNorm(Membership):
+    """Minus the mean over parameter tensors of the gradient's 2-norm, for the mean answer nll. One backward a row."""
+
+    p: float = Field(2.0, gt=0)
+
+    def asks(self, row: Row) -> Iterable[Request]:
+        yield GradNorm(row.prompt, row.answer, self.p, drop_last=self.protocol == "open-unlearning")
+
+    def membership(self, row: Row, context: Context) -> float | None:
+        (request,) = self.asks(row)
+        norm = context.ask(request)
+        return None if norm is None else -float(norm)
+
+
+def unpredicted(row: Row, protocol: str) -> int:
+    """Labels that OpenUnlearning counts though nothing predicts them: the first token of a text without a prompt."""
+    return 1 if protocol == "open-unlearning" and row.prompt == "" else 0
+
+
+for _attack, _title in {
+    "mink": "Min-K%",
+    "minkpp": "Min-K%++",
+    "loss": "Loss",
+    "zlib": "zlib",
+    "lowercase": "Lower-case",
+    "reference": "Reference",
+    "gradnorm": "Gradient-norm",
+}.items():
+    metrics.preset(
+        f"{_attack}_tpr",
+        of=f"{_attack}_auc",
+        title=f"{_title} membership TPR at 1 % FPR",
+        meta={"unit": "TPR"},
+        statistic="tpr",
+    )

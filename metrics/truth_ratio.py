@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
-from scipy.special import logsumexp
+from scipy.special import expit, logsumexp
 
 from unlearnbench.benchmarks.base import Row
 from unlearnbench.metric import Context, Request, RowMetric, Score, metrics
@@ -48,9 +48,28 @@ def clipped(log_r: float) -> float:
     return float(max(0.0, -np.expm1(log_r)))
 
 
-def with_epsilon(right: float, wrong: Sequence[float]) -> float:
-    """OpenUnlearning's R = exp(mean log P(wrong)) / (P(right) + 1e-10)"""
-    return float(np.exp(np.mean(wrong)) / (np.exp(right) + EPSILON))
+def preference(log_r: float) -> float:
+    """1 / (1 + R)"""
+    return float(expit(-log_r))
+
+
+def raw(log_r: float) -> float:
+    """log R"""
+    return log_r
+
+
+FORMS = {"symmetric": symmetric, "clipped": clipped, "raw": raw, "preference": preference}
+
+
+def with_epsilon(right: float, wrong: Sequence[float], form: str) -> float | None:
+    """OpenUnlearning's forms of R = exp(mean log P(wrong)) / (P(right) + 1e-10)."""
+    p_right, p_wrong = np.exp(right), np.exp(np.mean(wrong))
+    r = p_wrong / (p_right + EPSILON)
+    if form == "raw":
+        return float(np.log(r)) if r > 0 else None
+    if form == "symmetric":
+        return float(min(r, 1 / (r + EPSILON)))
+    return float(max(0.0, 1 - r) if form == "clipped" else p_right / (p_right + p_wrong + EPSILON))
 
 
 @metrics.register(
@@ -63,10 +82,9 @@ def with_epsilon(right: float, wrong: Sequence[float]) -> float:
     unit="ratio",
 )
 class TruthRatio(RowMetric):
-    """Mean over rows of min(R, 1/R) (`symmetric`), max(0, 1 - R) (`clipped`) or log R (`raw`).
+    """Mean over rows of min(R, 1/R) (symmetric), max(0, 1 - R) (clipped), log R (raw) or 1 / (1 + R) (preference).
 
-    OpenUnlearning's Truth Ratio at its defaults: `forget_truth_ratio@open-unlearning`; its `prob_mean` form is
-    `forget_truth_preference`.
+    The last, P(right) / (P(right) + P(wrong)), is OpenUnlearning's `prob_mean`.
     """
 
     protocols: ClassVar = {
@@ -75,14 +93,19 @@ class TruthRatio(RowMetric):
         "tofu-arithmetic": "arithmetic mean of the wrong answers (locuslab/tofu utils.py)",
         "open-unlearning": "geometric mean, 1e-10 in the denominators (locuslab/open-unlearning memorization.py)",
     }
-    form: Literal["symmetric", "clipped", "raw"] = "symmetric"
+    form: Literal["symmetric", "clipped", "raw", "preference"] = "symmetric"
+
+    def right(self, row: Row) -> str:
+        """The paraphrase, or else the answer; OpenUnlearning takes the answer for real authors and world facts."""
+        plain = self.protocol == "open-unlearning" and self.split in ("real_authors", "world_facts")
+        return row.answer if plain else row.paraphrased_answer or row.answer
 
     def asks(self, row: Row) -> Iterable[Request]:
-        for answer in (right_answer(row), *row.perturbed):
+        for answer in (self.right(row), *row.perturbed):
             yield Score(row.prompt, answer)
 
     def sample(self, row: Row, context: Context) -> float | None:
-        right = mean_logp(context.score(row.prompt, right_answer(row)))
+        right = mean_logp(context.score(row.prompt, self.right(row)))
         wrong = [mean_logp(context.score(row.prompt, answer)) for answer in row.perturbed]
         return self.value_of(right, [logp for logp in wrong if logp is not None])
 
@@ -90,20 +113,12 @@ class TruthRatio(RowMetric):
         """The row's number from the mean log-probabilities per token of the right and the wrong answers."""
         if right is None or not wrong:
             return None
-        if self.protocol == "open-unlearning" and self.form != "raw":
-            r = with_epsilon(right, wrong)
-            return min(r, 1 / (r + EPSILON)) if self.form == "symmetric" else max(0.0, 1 - r)
+        if self.protocol == "open-unlearning":
+            return with_epsilon(right, wrong, self.form)
         log_r = log_ratio(right, wrong, "arithmetic" if self.protocol == "tofu-arithmetic" else "geometric")
         if log_r is None:
             return None
-        if self.form == "raw":
-            return log_r
-        return symmetric(log_r) if self.form == "symmetric" else clipped(log_r)
-
-
-def right_answer(row: Row) -> str:
-    """The right side of the ratio."""
-    return row.paraphrased_answer or row.answer
+        return FORMS[self.form](log_r)
 
 
 for _split, _title in {"retain": "retain", "real_authors": "real authors", "world_facts": "world facts"}.items():
@@ -121,4 +136,11 @@ metrics.preset(
     title="Truth Ratio on forget, raw: log R",
     meta={"direction": "higher", "range": None, "side": "descriptive", "unit": "nats"},
     form="raw",
+)
+metrics.preset(
+    "forget_truth_preference",
+    of="forget_truth_ratio",
+    title="Truth preference on forget: P(right) / (P(right) + P(wrong))",
+    meta={"direction": "lower", "unit": "share"},
+    form="preference",
 )

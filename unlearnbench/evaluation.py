@@ -28,7 +28,7 @@ from unlearnbench.metric import (
     resolve,
 )
 from unlearnbench.registry import Entry
-from unlearnbench.statistics import cluster_interval
+from unlearnbench.statistics import cluster_interval, replicate_interval
 from unlearnbench.text import Encoder
 
 if TYPE_CHECKING:
@@ -150,11 +150,19 @@ class Evaluation:
         }
 
     def _interval(self, value: Value, split: str) -> list[float] | None:
-        if value.score is None or not value.is_mean:
+        if value.score is None:
             return None
-        groups = [self._place(row_id, split)[1] or row_id for row_id in value.per_sample]
-        interval = cluster_interval(list(value.per_sample.values()), groups)
+        interval = None
+        if value.is_mean:
+            interval = cluster_interval(
+                list(value.per_sample.values()), self._place_groups(list(value.per_sample), split)
+            )
+        elif value.replicate is not None:
+            interval = replicate_interval(value.replicate, lambda ids: self._place_groups(ids, split))
         return None if interval is None else list(interval)
+
+    def _place_groups(self, row_ids: Sequence[str], split: str) -> list[str]:
+        return [self._place(row_id, split)[1] or row_id for row_id in row_ids]
 
 
 def direction_of(entry: Entry) -> str:
@@ -181,15 +189,33 @@ def evaluate(
     asked = [request for name in names for request in resolve(name)[1].requests(data)]
     answers: Answers = {}
     counts: dict[str, Any] = {}
+    _run(asked, models, encoder, answers, counts, token_budget)
+    later = [request for name in names for request in resolve(name)[1].follow_up(data, answers)]
+    new = [request for request in later if _key(request) not in answers]
+    _run(new, models, encoder, answers, counts, token_budget, "follow_up.")
+    return _compute(answers, data, names, retrained, counts)
+
+
+def _run(
+    asked: Sequence[Request],
+    models: Mapping[str, LanguageModel],
+    encoder: Encoder,
+    answers: Answers,
+    counts: dict[str, Any],
+    token_budget: int,
+    label: str = "",
+) -> None:
+    """Add the answers to `asked`, each kind and role at once, and what they cost."""
     for kind in _kinds(asked):
-        for role in sorted({request.role for request in asked if type(request) is kind}):
-            if role not in models:
-                continue
+        for role in sorted({request.role for request in asked if type(request) is kind} & set(models)):
             mine = [request for request in asked if type(request) is kind and request.role == role]
             found, cost = RUNNERS[kind](Asked(models[role], encoder, answers, token_budget), mine)
             answers.update(found)
-            counts[f"{kind.__name__.lower()}.{role}"] = cost
-    return _compute(answers, data, names, retrained, counts)
+            counts[f"{label}{kind.__name__.lower()}.{role}"] = cost
+
+
+def _key(request: Request) -> Request:
+    return request.bare if isinstance(request, Score) else request
 
 
 def _kinds(asked: Sequence[Request]) -> list[type[Request]]:
@@ -229,7 +255,9 @@ def _compute(
 
 def _missing(metric: Metric, data: Benchmark, answers: Answers) -> str:
     """Why a metric cannot be computed from these answers; empty when it can."""
-    absent = [r for r in metric.requests(data) if (r.bare if isinstance(r, Score) else r) not in answers]
+    absent = [r for r in metric.requests(data) if _key(r) not in answers]
+    if not absent:
+        absent = [r for r in metric.follow_up(data, answers) if _key(r) not in answers]
     if not absent:
         return ""
     answered = {request.role for request in answers}

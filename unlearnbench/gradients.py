@@ -19,29 +19,32 @@ def gradient_norms(lm: LanguageModel, encoder: Encoder, requests: Sequence[GradN
     `requires_grad` are as before afterwards.
     """
     norms: dict[GradNorm, float | None] = {}
-    by_text: dict[tuple[str, str], list[GradNorm]] = {}
+    by_text: dict[tuple[str, str, bool], list[GradNorm]] = {}
     for request in dict.fromkeys(requests):
-        by_text.setdefault((request.prompt, request.answer), []).append(request)
-    for (prompt, answer), asked in by_text.items():
+        by_text.setdefault((request.prompt, request.answer, request.drop_last), []).append(request)
+    for (prompt, answer, drop_last), asked in by_text.items():
         row = encoder.encode(prompt, answer)
-        batch = collate([row], encoder.pad_id) if row.answer_length > 0 else None
-        found = batch_norms(lm, batch, [request.p for request in asked]) if batch else [None] * len(asked)
+        found: list[float | None] = [None] * len(asked)
+        if row.answer_length > drop_last:
+            batch = collate([row], encoder.pad_id)
+            found = batch_norms(lm, batch, [request.p for request in asked], drop_last)
         norms |= dict(zip(asked, found, strict=True))
     return norms
 
 
-def batch_norms(lm: LanguageModel, batch: Batch, ps: Sequence[float]) -> list[float | None]:
-    """Mean over parameter tensors of the gradient's p-norm, for each p, of the mean -log p of one row's answer."""
+def batch_norms(lm: LanguageModel, batch: Batch, ps: Sequence[float], drop_last: bool = False) -> list[float | None]:
+    """For each p, the mean over parameter tensors of the gradient's p-norm, of the mean -log p of one row's answer."""
     batch = batch.to(lm.device)
+    mask = batch.mask[:, : batch.mask.sum() - drop_last]
+    positions, targets = batch.positions[:, : mask.shape[1]], batch.targets[:, : mask.shape[1]]
     parameters = [p for p in lm.parameters() if p.is_floating_point()]
     frozen = [p for p in parameters if not p.requires_grad]
     try:
         for parameter in frozen:
             parameter.requires_grad_(True)
         with evaluating(lm, inference=False), torch.enable_grad():
-            logits = lm(batch.input_ids, batch.attention_mask, positions=batch.positions)
-            picked = logits.gather(-1, batch.targets[..., None]).squeeze(-1) - logits.logsumexp(-1)
-            loss = -(picked * batch.mask).sum() / batch.mask.sum()
+            logits = lm(batch.input_ids, batch.attention_mask, batch.position_ids, positions)
+            loss = (logits.logsumexp(-1) - logits.gather(-1, targets[..., None]).squeeze(-1)).mean()
             gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
     finally:
         for parameter in frozen:

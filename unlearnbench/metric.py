@@ -6,7 +6,7 @@ a model. A number that cannot be computed is None with a reason: never 0, never 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -46,6 +46,9 @@ metrics: Registry = Registry("metric", package="unlearnbench.metrics")
 SUITES: dict[str, tuple[str, ...]] = {}
 
 
+#: row ids (n,) -> how often each row stands in each of the draws (draws, n), whole groups together
+Weights = Callable[[Sequence[str]], np.ndarray]
+
 # -- values ----------------------------------------------------------------------------------------------------
 
 
@@ -54,7 +57,8 @@ class Value:
     """A metric's result. `score` None needs a `reason`. `per_sample`: row id -> number, None where undefined.
 
     `n` counts the samples behind the score. `details` holds further named numbers (a p-value's floor, a distance).
-    `is_mean`: the score is the mean of the samples, so that resampling them gives its interval.
+    `is_mean`: the score is the mean of the samples, so that resampling them gives its interval. A score that is not
+    gives `replicate`: from a function that maps row ids to resampling counts (draws, rows), the score of each draw.
     """
 
     score: float | None
@@ -62,6 +66,7 @@ class Value:
     reason: str = ""
     details: Mapping[str, float | int | str | None] = field(default_factory=dict)
     is_mean: bool = False
+    replicate: Callable[[Weights], np.ndarray] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.score is None and not self.reason:
@@ -148,6 +153,10 @@ class Metric(BaseModel):
 
     def requests(self, data: Benchmark) -> Iterable[Request]:
         """What to ask the model."""
+        return ()
+
+    def follow_up(self, data: Benchmark, answers: Mapping[Request, Any]) -> Iterable[Request]:
+        """What to ask once the answers to `requests` are there (such as the score of a generated text)."""
         return ()
 
     def compute(self, context: Context) -> Value:

@@ -66,6 +66,7 @@ class GradNorm(Request):
     prompt: str
     answer: str
     p: float = 2.0
+    drop_last: bool = False  #: leave the last answer token (EOS) out of the mean
 
 
 @dataclass(frozen=True)

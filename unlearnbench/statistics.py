@@ -6,7 +6,7 @@ their training noise, so seeds are the outer unit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,6 +50,33 @@ def cluster_interval(
     rng = np.random.default_rng(seed)
     drawn = rng.multinomial(len(names), np.full(len(names), 1 / len(names)), size=draws)
     low, high = np.quantile((drawn @ sums) / (drawn @ counts), [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def replicate_interval(
+    replicate: Callable[[Callable[[Sequence[str]], np.ndarray]], np.ndarray],
+    groups_of: Callable[[Sequence[str]], Sequence[str]],
+    level: float = 0.95,
+    draws: int = 1000,
+    seed: int = 0,
+) -> Interval | None:
+    """Percentile bootstrap interval of any score: `replicate` gets a function from row ids (n,) to counts (draws, n).
+
+    Whole groups are drawn; the same rows get the same draws. None when rows have fewer than two groups.
+    """
+    sizes: list[int] = []
+
+    def weights(row_ids: Sequence[str]) -> np.ndarray:
+        names, places = np.unique(np.asarray(groups_of(row_ids), dtype=str), return_inverse=True)
+        sizes.append(len(names))
+        drawn = np.random.default_rng(seed).multinomial(len(names), np.full(len(names), 1 / len(names)), size=draws)
+        counts: np.ndarray = drawn[:, places]
+        return counts
+
+    scores = replicate(weights)
+    if min(sizes, default=0) < 2:
+        return None
+    low, high = np.quantile(scores[np.isfinite(scores)], [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 

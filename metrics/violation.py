@@ -1,0 +1,96 @@
+"""MASC's violation rate and its bound on exact reproduction (arXiv:2606.02920, Proposition 1).
+
+A token violates when its restricted margin m_t = beta log p(y_t) - log sum_{v in S_t} p(v)^beta exceeds
+tau = log(rho / (1 - rho)), S_t the k likeliest other tokens. A token that does not violate has p(y_t) <= rho, so an
+answer with n active tokens and violation rate V is reproduced word for word with probability at most rho^((1 - V) n):
+
+    log bound = (1 - V) n log rho        (beta = 1)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from unlearnbench.benchmarks.base import Row
+from unlearnbench.metric import Context, Request, RowMetric, Score, TokenScores, Value, metrics
+
+
+def margins(scores: TokenScores, k: int, beta: float = 1.0) -> np.ndarray:
+    """Restricted margins (n,) in nats from the rivals' log-probabilities."""
+    import torch
+
+    from unlearnbench.margins import margin
+
+    assert scores.rivals is not None
+    target, rivals = (torch.from_numpy(np.asarray(x, dtype=np.float64)) for x in (scores.logp, scores.rivals[:, :k]))
+    found: np.ndarray = margin(target, rivals, beta).numpy()
+    return found
+
+
+@metrics.register(
+    "forget_violation_rate",
+    title="Violation rate (MASC), forget",
+    direction="lower",
+    target="retrained",
+    range=(0, 1),
+    side="descriptive",
+    unit="share of tokens",
+)
+class Violation(RowMetric):
+    """Mean over rows of the share of answer tokens (EOS included) that violate, or of the log bound (kind `bound`).
+
+    rho, k and beta are MASC's for TOFU. The bound under `masc` joins the mean rate and length of all rows.
+    """
+
+    protocols: ClassVar[Mapping[str, str]] = {
+        "ours": "the bound is formed row by row",
+        "masc": "the bound from the mean rate and the mean length (the authors' probe)",
+    }
+    kind: Literal["rate", "bound"] = "rate"
+    rho: float = Field(0.7, gt=0, lt=1)
+    k: int = Field(10, ge=1, le=16)
+    beta: float = Field(1.0, gt=0)
+
+    def asks(self, row: Row) -> Iterable[Request]:
+        yield Score(row.prompt, row.answer, frozenset({"rivals"}))
+
+    def violates(self, row: Row, context: Context) -> np.ndarray:
+        """Which answer tokens violate (n,)."""
+        found: np.ndarray = margins(context.score(row.prompt, row.answer), self.k, self.beta) > np.log(
+            self.rho / (1 - self.rho)
+        )
+        return found
+
+    def sample(self, row: Row, context: Context) -> float | None:
+        over = self.violates(row, context)
+        if not len(over):
+            return None
+        return float(over.mean()) if self.kind == "rate" else float((~over).sum() * np.log(self.rho))
+
+    def compute(self, context: Context) -> Value:
+        value = super().compute(context)
+        if value.score is None or self.kind == "rate" or self.protocol == "ours":
+            return value
+        rows = [over for row in context.rows(self.split) if len(over := self.violates(row, context))]
+        rate, length = np.mean([over.mean() for over in rows]), np.mean([len(over) for over in rows])
+        return Value(float((1 - rate) * length * np.log(self.rho)), value.per_sample)
+
+
+metrics.preset(
+    "forget_violation_bound",
+    of="forget_violation_rate",
+    title="Bound on the log-probability of exact reproduction (MASC)",
+    meta={"range": (None, 0), "unit": "nats"},
+    kind="bound",
+)
+metrics.preset(
+    "holdout_violation_rate",
+    of="forget_violation_rate",
+    title="Violation rate (MASC) on rows never trained on",
+    meta={"target": None},
+    split="holdout",
+)
