@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from unlearnbench.metric import Context, Metric, Value, metrics
+import numpy as np
+
+from unlearnbench.metric import Context, Metric, Value, Weights, metrics
 
 SPLITS = ("retain", "real_authors", "world_facts")
 KINDS = ("prob", "rouge_l", "truth_ratio")
@@ -48,6 +50,17 @@ class ModelUtility(Metric):
         missing = [f"{name} ({value.reason})" for name, value in parts.items() if value.score is None]
         if missing:
             return Value(None, reason=f"{len(missing)} of 9 parts are null: {missing[0]}", details=details)
-        return Value(
-            harmonic_mean([value.score for value in parts.values() if value.score is not None]), details=details
-        )
+        score = harmonic_mean([value.score for value in parts.values() if value.score is not None])
+        return Value(score, details=details, replicate=lambda weights: _replicate(list(parts.values()), weights))
+
+
+def _replicate(parts: Sequence[Value], weights: Weights) -> np.ndarray:
+    """The harmonic mean in each draw (draws,); the three parts of a split are drawn together."""
+    means = []
+    for part in parts:
+        known = {row_id: number for row_id, number in part.per_sample.items() if number is not None}
+        counts = weights(list(known))
+        means.append(counts @ np.array(list(known.values())) / counts.sum(1))
+    with np.errstate(divide="ignore"):
+        drawn: np.ndarray = len(means) / (1 / np.array(means)).sum(0)
+    return drawn

@@ -70,16 +70,18 @@ def generate(
     cache_bytes: int = CACHE_BYTES,
 ) -> dict[Generate, Text]:
     """Greedy texts. `drafts`: (prompt, raw) -> the first tokens the model is known to say, and the length to expect."""
-    rows = []
-    distinct = list(dict.fromkeys(requests))
-    for request in distinct:
+    rows: dict[tuple[int, ...], Prompt] = {}  # a shorter text is the beginning of a longer one
+    fitted = {}
+    for request in dict.fromkeys(requests):
         known, expected = (drafts or {}).get((request.prompt, request.raw), ((), 0))
-        known = known[: request.max_new_tokens]
-        ids = _fit(lm, encoder, request)
+        fitted[request] = ids = tuple(_fit(lm, encoder, request))
         if len(ids) < len(encoder.prompt_ids(request.prompt, request.raw)):
             known = ()  # what was found behind the whole prompt does not hold behind a part of it
-        rows.append(Prompt(ids, request.max_new_tokens, known, None, 1.0, expected))
-    return dict(zip(distinct, run(lm, encoder, rows, cache_bytes), strict=True))
+        longest = max(request.max_new_tokens, rows[ids].max_new if ids in rows else 0)
+        rows[ids] = Prompt(list(ids), longest, known[:longest], None, 1.0, expected)
+    new = dict(zip(rows, run(lm, encoder, list(rows.values()), cache_bytes), strict=True))
+    stops = stop_ids(lm, encoder)
+    return {request: _text(encoder, new[ids][: request.max_new_tokens], stops) for request, ids in fitted.items()}
 
 
 def sample(
@@ -92,7 +94,8 @@ def sample(
         for r in distinct
         for i in range(r.n)
     ]
-    texts = iter(run(lm, encoder, rows, cache_bytes))
+    stops = stop_ids(lm, encoder)
+    texts = iter(_text(encoder, new, stops) for new in run(lm, encoder, rows, cache_bytes))
     return {request: tuple(next(texts) for _ in range(request.n)) for request in distinct}
 
 
@@ -135,8 +138,8 @@ def _uniforms(request: Sample, index: int) -> np.ndarray:
     return np.random.default_rng(seed).random(request.max_new_tokens)
 
 
-def run(lm: LanguageModel, encoder: Encoder, rows: Sequence[Prompt], cache_bytes: int = CACHE_BYTES) -> list[Text]:
-    """Continue every row; the order of the rows and their batch do not matter."""
+def run(lm: LanguageModel, encoder: Encoder, rows: Sequence[Prompt], cache_bytes: int = CACHE_BYTES) -> list[list[int]]:
+    """The new tokens of every row, the one that stopped it included; order and batch of the rows do not matter."""
     stops = stop_ids(lm, encoder)
     ids: list[list[int]] = [[] for _ in rows]
     waiting = []
@@ -160,7 +163,7 @@ def run(lm: LanguageModel, encoder: Encoder, rows: Sequence[Prompt], cache_bytes
             step = _continue if path == "own" else _continue_by_transformers
             for i, new in zip(batch, step(lm, encoder, [rows[i] for i in batch], stops), strict=True):
                 ids[i].extend(new)
-    return [_text(encoder, new, stops) for new in ids]
+    return ids
 
 
 def _bytes_per_token(lm: LanguageModel) -> int:
