@@ -93,9 +93,9 @@ class ForgetQuality(Metric):
     """log10 of the KS test's p between the truth ratios of this model and of the retrained one."""
 
     protocols: ClassVar = {
-        "ours": "on log R: the KS test sees only the order, so R and log R give the same",
-        "tofu": "the same numbers",
-        "open-unlearning": "on R with 1e-10 in its denominator",
+        "ours": "on log R (the KS test sees only the order); null when the retrained run scored other rows",
+        "tofu": "the same, whatever rows the retrained run scored (locuslab/tofu aggregate_eval_stat.py)",
+        "open-unlearning": "R has 1e-10 in its denominator; whatever the rows (locuslab/open-unlearning privacy.py)",
     }
 
     @property
@@ -107,7 +107,7 @@ class ForgetQuality(Metric):
         for value in (here, there):
             if value.score is None:
                 return Value(None, here.per_sample, reason=value.reason)
-        if set(here.per_sample) != set(there.per_sample):
+        if self.protocol == "ours" and set(here.per_sample) != set(there.per_sample):
             return Value(None, here.per_sample, reason="the retrained run was scored on other forget rows")
         a, b = ([v for v in value.per_sample.values() if v is not None] for value in (here, there))
         found = ks_test(a, b)

@@ -8,6 +8,7 @@ Both are 100 times the mean ROUGE-L F, words not stemmed, of a greedy continuati
 
 Differences. The published code cuts at `\\n\\n` from the first character on, so that an answer that starts with a blank
 line is empty; ours drops leading white space first. It lets BOS use one of the tokens of the reference; ours does not.
+OpenUnlearning stems, strips both texts, cuts the reference by nothing and removes the prompt wherever it stands in it.
 Splits: `knowmem_forget`, `knowmem_retain` with the solved questions in `knowmem_forget_icl`, `knowmem_retain_icl`;
 `verbmem_forget`.
 """
@@ -33,12 +34,13 @@ from unlearnbench.metric import (
     rows_of,
 )
 
-from .rouge import cut_at, rouge_l
+from .rouge import cut_at, rouge_l, text_similarity
 
 STOPS = ("\n\n", "\nQuestion", "Question:")
 PROTOCOLS = {
     "ours": "leading white space dropped before the cut; BOS does not count as a token of the reference",
     "muse": "as the published code (jaechan-repo/muse_bench)",
+    "open-unlearning": "stemmed, whole reference (locuslab/open-unlearning eval_text_similarity)",
 }
 
 
@@ -62,9 +64,14 @@ def truncated(reference: str, scores: TokenScores, tokens: int, protocol: str = 
     return reference[: kept[-1]] if kept else ""
 
 
-def _score(reference: str, said: str) -> float | None:
-    found = rouge_l(reference, said, "muse")
+def _score(reference: str, said: str, protocol: str = "muse") -> float | None:
+    found = rouge_l(reference, said, protocol)
     return None if found is None else 100 * found.f1
+
+
+def _as_open_unlearning(prompt: str, answer: str, raw: str, stops: Iterable[str] = ()) -> float | None:
+    reference, said = text_similarity(prompt, prompt + answer, raw, stops)
+    return _score(reference, said, "open-unlearning")
 
 
 @metrics.register(
@@ -101,8 +108,15 @@ class KnowMem(RowMetric):
         rows, solved = rows_of(context.data, self.split), self.solved(context.data)
         if not rows:
             return no_rows(context.data, self.split)
-        said = {row.id: response(context.ask(self.request(row, solved)).text, self.protocol) for row in rows}
-        scores = {row.id: _score(row.answer, said[row.id]) for row in rows}
+        raw = {row.id: context.ask(self.request(row, solved)).text for row in rows}
+        said = {row_id: response(text, self.protocol) for row_id, text in raw.items()}
+        if self.protocol == "open-unlearning":
+            scores = {
+                row.id: _as_open_unlearning(question_prompt(row.prompt, solved), row.answer, raw[row.id], STOPS)
+                for row in rows
+            }
+        else:
+            scores = {row.id: _score(row.answer, said[row.id]) for row in rows}
         return Value.mean_of(scores, shots=len(solved), empty_answers=sum(not text.strip() for text in said.values()))
 
 
@@ -139,4 +153,6 @@ class VerbMem(RowMetric):
         scores = context.score(row.prompt, row.answer, raw=True)
         reference = truncated(row.answer, scores, self.max_new_tokens, self.protocol)
         text = context.ask(Generate(row.prompt, self.max_new_tokens, raw=True)).text
+        if self.protocol == "open-unlearning":
+            return _as_open_unlearning(row.prompt, row.answer, text)
         return None if reference is None else _score(reference, text)

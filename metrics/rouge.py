@@ -122,6 +122,17 @@ def rouge_1(reference: str, candidate: str, protocol: str = "ours") -> Rouge | N
     return rouge(known, said, sum(min(known.count(token), said.count(token)) for token in set(known)))
 
 
+def text_similarity(
+    prompt: str, conversation: str, raw: str, stops: Iterable[str] = (), eos: str = ""
+) -> tuple[str, str]:
+    """Reference and candidate as OpenUnlearning cuts them out of the decoded texts.
+
+    The reference is the conversation without any occurrence of the prompt; the candidate is the raw continuation up to
+    the EOS text and then up to each stop string. Both are stripped.
+    """
+    return conversation.replace(prompt, "").strip(), cut_at(raw, [*([eos] if eos else []), *stops]).strip()
+
+
 def cut_at(text: str, stops: Iterable[str]) -> str:
     """The text before each stop string, cut by one after the other."""
     for stop in stops:

@@ -75,9 +75,11 @@ class Violation(RowMetric):
         value = super().compute(context)
         if value.score is None or self.kind == "rate" or self.protocol == "ours":
             return value
+        from unlearnbench.margins import log_reproduction_bound
+
         rows = [over for row in context.rows(self.split) if len(over := self.violates(row, context))]
-        rate, length = np.mean([over.mean() for over in rows]), np.mean([len(over) for over in rows])
-        return Value(float((1 - rate) * length * np.log(self.rho)), value.per_sample)
+        rate, length = (float(np.mean(x)) for x in ([over.mean() for over in rows], [len(over) for over in rows]))
+        return Value(log_reproduction_bound(rate, length, self.rho), value.per_sample)
 
 
 metrics.preset(

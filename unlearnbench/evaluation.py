@@ -72,8 +72,9 @@ def _drafts(asked: Asked, role: str) -> dict[tuple[str, bool], tuple[tuple[int, 
             continue
         row = asked.encoder.encode(request.prompt, request.answer, raw=request.raw)
         ids = row.ids[row.prompt_length :]
-        if row.cut or len(ids) != len(scored):
-            continue
+        before = tuple(asked.encoder.prompt_ids(request.prompt, request.raw))
+        if row.ids[: row.prompt_length] != before or len(ids) != len(scored):
+            continue  # the prompt was cut, or encoded together with the answer
         hits = len(scored) if scored.hit.all() else int(scored.hit.argmin())
         known, expected = drafts.get((request.prompt, request.raw), ((), len(ids)))
         drafts[request.prompt, request.raw] = (max(known, ids[:hits], key=len), expected)
@@ -227,17 +228,28 @@ def _kinds(asked: Sequence[Request]) -> list[type[Request]]:
 
 
 def rescore(
-    answers: Answers, data: Benchmark, metric_names: Iterable[str], retrained: Evaluation | None = None
+    answers: Answers,
+    data: Benchmark,
+    metric_names: Iterable[str],
+    retrained: Evaluation | None = None,
+    given: Mapping[str, Value] | None = None,
 ) -> Evaluation:
-    """All metrics again from kept answers, without a model."""
-    return _compute(answers, data, expand(metric_names), retrained, {})
+    """All metrics again from kept answers, without a model. `given` values (of an imported log) are taken as is."""
+    return _compute(answers, data, expand(metric_names), retrained, {}, given)
 
 
 def _compute(
-    answers: Answers, data: Benchmark, names: Sequence[str], retrained: Evaluation | None, counts: dict[str, Any]
+    answers: Answers,
+    data: Benchmark,
+    names: Sequence[str],
+    retrained: Evaluation | None,
+    counts: dict[str, Any],
+    given: Mapping[str, Value] | None = None,
 ) -> Evaluation:
-    values: dict[str, Value] = {}
+    values: dict[str, Value] = dict(given or {})
     for name in names:
+        if name in values:
+            continue
         metric = resolve(name)[1]
         missing = _missing(metric, data, answers)
         if missing:

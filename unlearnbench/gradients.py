@@ -24,10 +24,8 @@ def gradient_norms(lm: LanguageModel, encoder: Encoder, requests: Sequence[GradN
         by_text.setdefault((request.prompt, request.answer, request.drop_last), []).append(request)
     for (prompt, answer, drop_last), asked in by_text.items():
         row = encoder.encode(prompt, answer)
-        found: list[float | None] = [None] * len(asked)
-        if row.answer_length > drop_last:
-            batch = collate([row], encoder.pad_id)
-            found = batch_norms(lm, batch, [request.p for request in asked], drop_last)
+        batch = collate([row], encoder.pad_id)
+        found = batch_norms(lm, batch, [request.p for request in asked], drop_last)
         norms |= dict(zip(asked, found, strict=True))
     return norms
 
@@ -35,8 +33,10 @@ def gradient_norms(lm: LanguageModel, encoder: Encoder, requests: Sequence[GradN
 def batch_norms(lm: LanguageModel, batch: Batch, ps: Sequence[float], drop_last: bool = False) -> list[float | None]:
     """For each p, the mean over parameter tensors of the gradient's p-norm, of the mean -log p of one row's answer."""
     batch = batch.to(lm.device)
-    mask = batch.mask[:, : batch.mask.sum() - drop_last]
-    positions, targets = batch.positions[:, : mask.shape[1]], batch.targets[:, : mask.shape[1]]
+    tokens = int(batch.lengths.sum()) - int(drop_last)
+    if tokens < 1:
+        return [None] * len(ps)
+    positions, targets = batch.positions[:, :tokens], batch.targets[:, :tokens]
     parameters = [p for p in lm.parameters() if p.is_floating_point()]
     frozen = [p for p in parameters if not p.requires_grad]
     try:

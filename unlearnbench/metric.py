@@ -233,6 +233,7 @@ def expand(names: Iterable[str]) -> list[str]:
     ordered: list[str] = []
 
     def add(name: str) -> None:
+        name = name.removesuffix("@ours")
         if name in SUITES:
             for member in SUITES[name]:
                 add(member)

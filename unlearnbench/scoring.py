@@ -95,7 +95,7 @@ def score(
                 scores[key] = scored
     answers = {}
     for request, scored in zip(distinct, scores, strict=True):
-        spans = encoder.spans(request.answer) if "spans" in wants[request] else None
+        spans = encoder.spans(request.prompt, request.answer, request.raw) if "spans" in wants[request] else None
         if spans is not None:
             scored = replace(scored, spans=np.array(spans[len(spans) - len(scored) :], np.int32).reshape(-1, 2))
         if "moments" not in wants[request]:

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,12 +22,29 @@ if TYPE_CHECKING:
 
 IGNORE = -100
 
-#: Prompt framings by name: text before and after the prompt. `chat` is the tokenizer's own chat template.
-TEMPLATES: dict[str, tuple[str, str]] = {
-    "plain": ("", ""),
-    "question-answer": ("Question: ", "\nAnswer: "),
-    "llama-2": ("[INST] ", " [/INST]"),
+
+class Template(NamedTuple):
+    """A framing in text: `before` prompt `after` `tag` answer, and `closing` when another question follows."""
+
+    before: str = ""
+    after: str = ""
+    tag: str = ""
+    closing: str = ""
+
+    def question(self, prompt: str, solved: Iterable[tuple[str, str]] = ()) -> str:
+        """The framed prompt up to `tag`, behind (question, answer) pairs framed alike."""
+        shots = "".join(f"{self.before}{q}{self.after}{self.tag}{a}{self.closing}" for q, a in solved)
+        return f"{shots}{self.before}{prompt}{self.after}"
+
+
+#: Prompt framings by name. `chat` is the tokenizer's own chat template.
+TEMPLATES: dict[str, Template] = {
+    "plain": Template(),
+    "question-answer": Template("Question: ", "\n", "Answer: ", "\n\n"),
+    "llama-2": Template("[INST] ", " [/INST]", "", " "),
 }
+
+PROTOCOLS = ("ours", "tofu", "open-unlearning")
 
 
 @dataclass(frozen=True)
@@ -50,14 +67,17 @@ class Encoder:
 
     The protocol `ours` encodes prompt and answer separately and joins them, so that no merge crosses the boundary;
     exactly one BOS is in front when the tokenizer has one, EOS closes the answer and is supervised.
+    `open-unlearning` and `tofu` encode the whole text at once, as those code bases do: a merge may cross the boundary,
+    whose place is the length of the encoded prompt; a text too long is cut on its right. `tofu` supervises the
+    template's tag (`Answer: `) too, and EOS only if there is room for it.
     `template`: `auto` (the tokenizer's chat template, else `question-answer`), `chat`, or a name of `TEMPLATES`.
     """
 
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, template: str = "auto", max_length: int = 512, protocol: str = "ours"
     ):
-        if protocol != "ours":
-            raise UserError(f"There is no encoding protocol '{protocol}'; {did_you_mean(protocol, ['ours'])}")
+        if protocol not in PROTOCOLS:
+            raise UserError(f"There is no encoding protocol '{protocol}'; {did_you_mean(protocol, PROTOCOLS)}")
         if template == "auto":
             template = "chat" if tokenizer.chat_template else "question-answer"
         if template not in ("chat", *TEMPLATES):
@@ -93,25 +113,36 @@ class Encoder:
         """The framed prompt, ready for a continuation; `raw`: unframed; for an empty prompt only BOS (or nothing)."""
         if prompt == "":
             return self._bos([])
+        if self.protocol != "ours":
+            return self._whole(self._framed(prompt, raw), raw)
         if raw:
             return self._bos(self._ids(prompt))
         if self.template == "chat":
             before, after = self._chat_frame()
             return self._bos([*before, *self._ids(prompt), *after])
-        before_text, after_text = TEMPLATES[self.template]
-        return self._bos(self._ids(before_text + prompt + after_text))
+        return self._bos(self._ids(self._framed(prompt, raw)))
+
+    def _framed(self, prompt: str, raw: bool, answer: str | None = None) -> str:
+        """The prompt's text in its frame, up to where an answer starts, and the answer where one is given."""
+        if not raw and self.template == "chat":
+            turns = [{"role": "user", "content": prompt}]
+            turns += [] if answer is None else [{"role": "assistant", "content": answer}]
+            return self._rendered(turns, answer is None)
+        template = Template() if raw else TEMPLATES[self.template]
+        return template.question(prompt) + template.tag + (answer or "")
+
+    def _rendered(self, turns: list[dict[str, str]], open_end: bool) -> str:
+        text = self.tokenizer.apply_chat_template(
+            turns, tokenize=False, add_generation_prompt=open_end, date_string="26 Jul 2024"
+        )
+        return str(text)
 
     def _chat_frame(self) -> tuple[list[int], list[int]]:
         """The ids the chat template puts before and after a user's text."""
         if not hasattr(self, "_frame"):
             hole = "\u2766hole\u2766"
-            text = self.tokenizer.apply_chat_template(
-                [{"role": "user", "content": hole}],
-                tokenize=False,
-                add_generation_prompt=True,
-                date_string="26 Jul 2024",
-            )
-            if not isinstance(text, str) or text.count(hole) != 1:
+            text = self._rendered([{"role": "user", "content": hole}], True)
+            if text.count(hole) != 1:
                 raise UserError(
                     "The chat template does not repeat the user's text exactly once; name another template."
                 )
@@ -125,16 +156,29 @@ class Encoder:
         ids = self._ids(answer)
         return [*ids, self.eos_id] if ids else []
 
-    def spans(self, answer: str) -> list[tuple[int, int]] | None:
-        """Characters [start, end) of `answer` behind each of `answer_ids`; EOS stands at its end. None: not known."""
+    def spans(self, prompt: str, answer: str, raw: bool = False) -> list[tuple[int, int]] | None:
+        """Characters [start, end) of `answer` behind each answer token; EOS stands at its end. None: not known."""
         if not self.tokenizer.is_fast:
             return None
-        coded = self.tokenizer(answer, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True)
-        pairs = [(int(start), int(end)) for start, end in coded["offset_mapping"]]
-        return [*pairs, (len(answer), len(answer))] if pairs else []
+        joint = self.protocol != "ours"
+        text = self._framed(prompt, raw, answer) if joint else answer
+        coded = self.tokenizer(
+            text,
+            add_special_tokens=joint and self._adds_specials(raw),
+            split_special_tokens=not joint,
+            return_offsets_mapping=True,
+        )
+        shift = text.rfind(answer) if joint else 0
+        pairs = [(int(start) - shift, int(end) - shift) for start, end in coded["offset_mapping"]]
+        row = self.encode(prompt, answer, raw=raw)
+        clipped = [(min(max(s, 0), len(answer)), min(max(e, 0), len(answer))) for s, e in pairs]
+        clipped = clipped[row.prompt_length :] if joint else clipped
+        return [*clipped, *[(len(answer), len(answer))] * (len(row.ids) - row.prompt_length - len(clipped))]
 
     def encode(self, prompt: str, answer: str, row_id: str = "", raw: bool = False) -> Encoded:
         """One row. A prompt too long for `max_length` is cut on its left, after BOS; the answer never is."""
+        if self.protocol != "ours":
+            return self._encode_jointly(prompt, answer, row_id, raw)
         before, after = self.prompt_ids(prompt, raw), self.answer_ids(answer)
         room = self.max_length - len(after)
         cut = max(0, len(before) - room)
@@ -147,9 +191,24 @@ class Encoder:
             before = [*keep, *before[cut + len(keep) :]]
         return Encoded(row_id, (*before, *after), len(before), cut)
 
+    def _encode_jointly(self, prompt: str, answer: str, row_id: str, raw: bool) -> Encoded:
+        ids = self._whole(self._framed(prompt, raw, answer), raw)[: self.max_length]
+        tofu = self.protocol == "tofu" and not raw and self.template != "chat"
+        before = TEMPLATES[self.template].question(prompt) if tofu else self._framed(prompt, raw)
+        if ids[-1:] != [self.eos_id] and not (self.protocol == "tofu" and len(ids) >= self.max_length):
+            ids.append(self.eos_id)
+        return Encoded(row_id, tuple(ids), min(len(self._whole(before, raw)), len(ids)) if prompt else 0)
+
+    def _whole(self, text: str, raw: bool = False) -> list[int]:
+        """The ids of a whole text with the special tokens the tokenizer adds (a chat template brings its own)."""
+        return list(self.tokenizer(text, add_special_tokens=self._adds_specials(raw))["input_ids"])
+
+    def _adds_specials(self, raw: bool) -> bool:
+        return raw or self.template != "chat"
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, without special tokens."""
-        return self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     @property
     def fingerprint(self) -> str:
@@ -215,8 +274,12 @@ class Batch:
         return replace(self, **moved)
 
 
-def collate(rows: Sequence[Encoded], pad_id: int, side: str = "right") -> Batch:
-    """Pad encoded rows to a batch (`side`: right for training and scoring, left to test that it makes no difference)."""
+def collate(rows: Sequence[Encoded], pad_id: int, side: str = "right", attention: str = "lengths") -> Batch:
+    """Pad encoded rows to a batch (`side`: right for training and scoring, left to test that it makes no difference).
+
+    `attention`: `lengths` is right; `ids` hides every token that equals the pad token, a genuine EOS too when it pads,
+    as OpenUnlearning's collator does.
+    """
     longest = max(len(row.ids) for row in rows)
     input_ids = torch.full((len(rows), longest), pad_id)
     attention_mask = torch.zeros((len(rows), longest), dtype=torch.long)
@@ -227,6 +290,8 @@ def collate(rows: Sequence[Encoded], pad_id: int, side: str = "right") -> Batch:
         input_ids[i, start : start + len(ids)] = ids
         attention_mask[i, start : start + len(ids)] = 1
         labels[i, start + row.prompt_length : start + len(ids)] = ids[row.prompt_length :]
+    if attention == "ids":
+        attention_mask = (input_ids != pad_id).long()
     return Batch.from_labels(input_ids, labels, attention_mask, [row.row_id for row in rows])
 
 
