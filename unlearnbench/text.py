@@ -271,7 +271,7 @@ class Batch:
     def to(self, device: torch.device | str) -> Batch:
         """The batch on a device."""
         moved = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
-        return replace(self, **moved)
+        return replace(self, **moved)  # type: ignore[arg-type]
 
 
 def collate(rows: Sequence[Encoded], pad_id: int, side: str = "right", attention: str = "lengths") -> Batch:
