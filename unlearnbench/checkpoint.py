@@ -59,7 +59,9 @@ def resume(
     saved = torch.load(file, map_location="cpu", weights_only=True)
     if saved["plan"] != dict(plan):
         changed = sorted(key for key in plan if plan[key] != saved["plan"].get(key))
-        raise UserError(f"The checkpoint in {folder} was made with other {', '.join(changed)}; remove it to start afresh.")
+        raise UserError(
+            f"The checkpoint in {folder} was made with other {', '.join(changed)}; remove it to start afresh."
+        )
     with torch.no_grad():
         for name, parameter in trained.items():
             parameter.copy_(saved["weights"][name])

@@ -84,7 +84,9 @@ def run(
     runs: Runs = Path("runs"),
     out: Annotated[Path | None, typer.Option(help="Folder of the report (default: RUNS/reports/NAME).")] = None,
     workers: Annotated[int, typer.Option(min=1, help="Worker processes.")] = 2,
-    rerun: Annotated[str, typer.Option(help="Which stages to build again: missing, failed, always, never.")] = "missing",
+    rerun: Annotated[
+        str, typer.Option(help="Which stages to build again: missing, failed, always, never.")
+    ] = "missing",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and what is cached; run nothing.")] = False,
 ) -> None:
     """Run an experiment, or what is missing of it, and write its report."""
@@ -128,9 +130,25 @@ def leaderboard(
     """Write the leaderboard of run folders as CSV."""
     from unlearnbench import report as reports
 
-    frame = reports.leaderboard(reports.Results.load(runs))
-    reports.write_csv(frame, out)
-    typer.echo(f"{len(frame)} rows in {out}")
+    results = reports.Results.load(runs)
+    results.refuse_mixtures()
+    reports.write_csv(results, out)
+    typer.echo(f"{len(reports.leaderboard(results))} rows in {out}")
+
+
+@app.command()
+def verify(
+    file: Annotated[Path, typer.Argument(help="A leaderboard CSV.")],
+    runs: Annotated[list[Path], typer.Argument(help="Folders of run folders.")] = [Path("runs")],  # noqa: B006
+) -> None:
+    """Recompute a leaderboard from run folders and their samples, and name each cell that differs."""
+    from unlearnbench import report as reports
+
+    problems = reports.verify(file, runs)
+    for problem in problems:
+        typer.echo(problem)
+    typer.echo(f"{file}: " + (f"{len(problems)} differences" if problems else "every cell is what the runs give"))
+    raise typer.Exit(1 if problems else 0)
 
 
 @app.command()

@@ -23,7 +23,13 @@ class FineTuning:
     """Rows, and `settings.paraphrases` other wordings of each row's prompt per epoch, drawn anew each epoch."""
 
     def __init__(
-        self, lm: Any, rows: Sequence[Row], encoder: Encoder, settings: TrainSettings, seed: int, accelerator: Accelerator
+        self,
+        lm: Any,
+        rows: Sequence[Row],
+        encoder: Encoder,
+        settings: TrainSettings,
+        seed: int,
+        accelerator: Accelerator,
     ):
         self.lm, self.encoder, self.settings, self.accelerator, self.seed = lm, encoder, settings, accelerator, seed
         own = [encoder.encode(row.prompt, row.answer, row.id) for row in rows]

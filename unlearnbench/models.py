@@ -38,7 +38,9 @@ def load(settings: ModelSettings, folder: str | Path | None = None) -> Loaded:
 
     source = str(folder) if folder is not None else settings.name
     if folder is None and source.endswith(".gguf"):
-        raise UserError(f"'{source}' is a GGUF file, which was quantised for inference; give the original safetensors folder.")
+        raise UserError(
+            f"'{source}' is a GGUF file, which was quantised for inference; give the original safetensors folder."
+        )
     options: dict[str, Any] = {"trust_remote_code": settings.trust_remote_code}
     if folder is None and settings.revision is not None:
         options["revision"] = settings.revision

@@ -28,7 +28,12 @@ class EpochOrder:
     """
 
     def __init__(
-        self, count: int, per_step: int, seed: int, lengths: Callable[[int], Sequence[int]] | None = None, name: str = ""
+        self,
+        count: int,
+        per_step: int,
+        seed: int,
+        lengths: Callable[[int], Sequence[int]] | None = None,
+        name: str = "",
     ):
         self.count, self.per_step, self.seed, self.lengths, self.name = count, per_step, seed, lengths, name
         self.steps_per_epoch = math.ceil(count / per_step)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 
 from unlearnbench import report, schema
 from unlearnbench.errors import UserError
@@ -51,9 +52,10 @@ def run(
     folder = out or root / "reports" / name
     results = report.Results.load([root], keys)
     report.write(results, folder, experiment.title, tables=experiment.report.tables, plots=experiment.report.plots)
-    console.print(report.terminal(results))
+    console.print(report.terminal(results, console.width))
     for check in report.sanity(results):
-        console.print(f"{'[green]ok[/green]  ' if check.ok else '[red]FAIL[/red]'} {check.name}: {check.text}")
+        mark = "[green]ok  [/green]" if check.ok else "[red]FAIL[/red]" if check.ok is False else "[dim]--  [/dim]"
+        console.print(f"{mark} {escape(f'{check.name}: {check.text}')}", highlight=False)
     console.print(f"report: {folder / 'report.html'}   ({time.monotonic() - start:.0f} s)")
     return failed
 
@@ -69,7 +71,7 @@ def write_report(roots: Sequence[Path], experiment: str | None, out: Path, conso
     results = report.Results.load(list(roots), keys)
     options = {} if tables is None else {"tables": tables, "plots": plots}
     report.write(results, out, title, **options)
-    console.print(report.terminal(results))
+    console.print(report.terminal(results, console.width))
     console.print(f"report: {out / 'report.html'}")
 
 

@@ -54,7 +54,11 @@ class _Planner:
             "options": experiment.benchmark.options,
             "data_hash": self.data.data_hash,
         }
-        self.model = {"settings": experiment.model.model_dump(mode="json"), "identity": identity(experiment.model)}
+        self.model = {
+            "name": experiment.model.name,
+            "settings": experiment.model.model_dump(mode="json"),
+            "identity": identity(experiment.model),
+        }
         self.metrics = expand(experiment.metrics if experiment.metrics is not None else self.data.suite)
         for name in experiment.attacks:
             if name != "none":
@@ -84,7 +88,9 @@ class _Planner:
 
     # -- stages ------------------------------------------------------------------------------------------------
 
-    def _add(self, kind: str, label: str, spec: dict[str, Any], parents: dict[str, Planned], timed: bool = False) -> Planned:
+    def _add(
+        self, kind: str, label: str, spec: dict[str, Any], parents: dict[str, Planned], timed: bool = False
+    ) -> Planned:
         whole = {
             "stage_version": VERSIONS[kind],
             "benchmark": self.benchmark,
@@ -110,7 +116,9 @@ class _Planner:
     def _trained(self, role: str, settings: TrainSettings, seed: int, base: Planned | None) -> Planned:
         splits = self.data.training.get(role)
         if not splits:
-            raise UserError(f"The benchmark '{self.benchmark['name']}' does not say which splits the {role} is trained on.")
+            raise UserError(
+                f"The benchmark '{self.benchmark['name']}' does not say which splits the {role} is trained on."
+            )
         label = self.experiment.model.name if role == "base" else f"s{seed}"
         return self._add(
             role,

@@ -180,7 +180,9 @@ def cells(experiment: Experiment, source: str = "experiment") -> list[Cell]:
                      built.model_dump(mode="json"), settings, -1)
             )  # fmt: skip
     labels = [cell.label for cell in made]
-    errors += [f"{source}: the cell '{label}' is there twice" for label in sorted(set(labels)) if labels.count(label) > 1]
+    errors += [
+        f"{source}: the cell '{label}' is there twice" for label in sorted(set(labels)) if labels.count(label) > 1
+    ]
     if errors:
         raise SeveralErrors(dict.fromkeys(errors))
     return [Cell(**{**vars(cell), "seed": seed}) for seed in experiment.seeds for cell in made]
@@ -199,7 +201,12 @@ def _grid(method: MethodSettings) -> Iterator[tuple[dict[str, Any], dict[str, An
 
 
 def _is_grid(value: Any) -> bool:
-    return isinstance(value, Mapping) and set(value) == {"grid"} and isinstance(value["grid"], list | tuple) and bool(value["grid"])
+    return (
+        isinstance(value, Mapping)
+        and set(value) == {"grid"}
+        and isinstance(value["grid"], list | tuple)
+        and bool(value["grid"])
+    )
 
 
 def _suffix(values: Mapping[str, Any]) -> str:
@@ -383,7 +390,13 @@ def _explained(error: ValidationError, model: type[BaseModel] | None) -> list[tu
     return found
 
 
-_UNION_TAGS = {"str", "int", "LoraSettings", "SelectSettings", "TrainSettings"}  #: how pydantic names members of a union
+_UNION_TAGS = {
+    "str",
+    "int",
+    "LoraSettings",
+    "SelectSettings",
+    "TrainSettings",
+}  #: how pydantic names members of a union
 
 
 def _fields_of(error: ValidationError) -> list[str]:

@@ -22,6 +22,7 @@ from unlearnbench import evaluation, models
 from unlearnbench.attacks.base import attacks
 from unlearnbench.benchmarks.base import Benchmark, benchmarks
 from unlearnbench.benchmarks.mini import model as embedded
+from unlearnbench.canonical import write_json
 from unlearnbench.clock import Clock, peak_memory_bytes
 from unlearnbench.errors import UserError
 from unlearnbench.executors import report_progress
@@ -30,6 +31,7 @@ from unlearnbench.language_model import LanguageModel
 from unlearnbench.method import Method, methods
 from unlearnbench.metric import resolve
 from unlearnbench.models import Loaded
+from unlearnbench.requests import Generate
 from unlearnbench.selection import Selector
 from unlearnbench.settings import ModelSettings, TrainSettings
 from unlearnbench.training import Hooks, total_steps
@@ -46,9 +48,7 @@ def train(spec: Mapping[str, Any], parents: Parents, folder: Path) -> dict[str, 
     with clock.phase("load"):
         loaded = _model(spec, parents.get("base"), seed)
     rows = [row for split in spec["splits"] for row in data.rows(split)]
-    outcome = finetune(
-        loaded.lm, loaded.encoder, rows, settings, seed, Accelerator(), clock, _hooks(folder, settings)
-    )
+    outcome = finetune(loaded.lm, loaded.encoder, rows, settings, seed, Accelerator(), clock, _hooks(folder, settings))
     return {**_save(loaded, folder), "outcome": asdict(outcome), "seconds": clock.seconds, "rows": len(rows)}
 
 
@@ -98,14 +98,34 @@ def evaluate(spec: Mapping[str, Any], parents: Parents, folder: Path) -> dict[st
         scored = evaluation.evaluate(roles, loaded.encoder, data, names, retrained)
     answer_files.save(folder / "answers.parquet", scored.answers)
     scored.samples().to_parquet(folder / "samples.parquet", index=False)
-    lines = scored.metrics_json()
-    (folder / "metrics.json").write_text(json.dumps({"metrics": lines}, indent=1, allow_nan=False) + "\n")
+    write_json(folder / "metrics.json", {"metrics": scored.metrics_json()})
+    write_json(folder / "examples.json", _examples(scored, data))
     return {
         "counts": scored.counts,
         "attack": attack_record,
         "seconds": clock.seconds,
         "peak_memory_bytes": peak_memory_bytes(),
     }
+
+
+def _examples(scored: evaluation.Evaluation, data: Benchmark, count: int = 5) -> list[dict[str, str]]:
+    """A few rows of the forget and the retain side with what the model answers, for people to read."""
+    texts = {request.prompt: text.text for request, text in scored.answers.items() if isinstance(request, Generate)}
+    examples = []
+    for split in ("forget", "retain_eval" if "retain_eval" in data.splits else "retain"):
+        rows = [row for row in data.splits.get(split, ()) if row.prompt in texts]
+        step = max(1, len(rows) // count + 1)  # a step that is no multiple of the questions per author shows all kinds
+        for row in rows[::step][:count]:
+            examples.append(
+                {
+                    "split": split,
+                    "row_id": row.id,
+                    "prompt": row.prompt,
+                    "answer": row.answer,
+                    "text": texts[row.prompt],
+                }
+            )
+    return examples
 
 
 def load_evaluation(folder: Path, data: Benchmark) -> evaluation.Evaluation:

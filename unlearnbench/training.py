@@ -76,7 +76,9 @@ class Hooks:
     """What happens around the loop: where the curve goes, when to evaluate, which rule stops, where to resume from."""
 
     log: Callable[[dict[str, Any]], None] = lambda line: None
-    evaluate: Callable[[LanguageModel, int], dict[str, Any] | None] | None = None  #: returns a trajectory point, or None
+    evaluate: Callable[[LanguageModel, int], dict[str, Any] | None] | None = (
+        None  #: returns a trajectory point, or None
+    )
     progress: Callable[[int, int], None] = lambda step, total: None
     resumed: Callable[[int], None] = lambda step: None  #: told how many steps an earlier attempt had done
     prober: StopProbe | None = None
@@ -143,7 +145,9 @@ def run(
     autocast = _autocast(settings, accelerator)
     lm.train()
     devices = [accelerator.device] if accelerator.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):  # dropout draws from the global state: seed it per step, then give it back
+    with torch.random.fork_rng(
+        devices=devices
+    ):  # dropout draws from the global state: seed it per step, then give it back
         with clock.phase("warmup"):
             _warm_up(lm, objective, start, accelerator, autocast)
         if start == 0 and hooks.prober is not None and hooks.prober.due(0):

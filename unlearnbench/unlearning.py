@@ -70,7 +70,9 @@ class Unlearning:
         self.total = total_steps(settings, self.steps_per_epoch)
         per_retain_step = self.retain_batch * settings.accumulation * devices
         self.retain_order = (
-            StreamOrder(len(self.retain), per_retain_step, seed, lengths(self.retain), "retain") if self.retain else None
+            StreamOrder(len(self.retain), per_retain_step, seed, lengths(self.retain), "retain")
+            if self.retain
+            else None
         )
         self.meter = make_meter(lm)
 
@@ -254,7 +256,9 @@ def _context(
     seed: int,
     supply: Supply,
 ) -> PrepareContext:
-    def finetuned(rows: Sequence[Row], finetune_settings: TrainSettings, start: LanguageModel | None = None) -> LanguageModel:
+    def finetuned(
+        rows: Sequence[Row], finetune_settings: TrainSettings, start: LanguageModel | None = None
+    ) -> LanguageModel:
         twin = frozen_copy(start or lm).requires_grad_(True)
         finetune(twin, encoder, rows, finetune_settings, seed, Accelerator())
         return twin
@@ -280,7 +284,9 @@ def _choose_parameters(method: Method, lm: LanguageModel, settings: TrainSetting
     known = dict(lm.named_parameters())
     absent = [name for name in names if name not in known]
     if absent or not names:
-        raise UserError(f"'{method.registered_name}' names parameters that are not in the model: {', '.join(absent) or 'none'}.")
+        raise UserError(
+            f"'{method.registered_name}' names parameters that are not in the model: {', '.join(absent) or 'none'}."
+        )
     for name, parameter in known.items():
         parameter.requires_grad_(name in set(names))
 

@@ -247,7 +247,9 @@ def penalty_stats(method: Any, step: Step, params: Params, expected: Params, che
         "continuation_valid_tokens": tokens.numel(),
         "hinge_margin_loss": hinge(tokens, tau).mean().item(),
         # the authors' code reports the buffered form only where rho is given
-        "buffered_hinge_margin_loss": buffered_hinge(tokens, tau, method.eta).mean().item() if method.tau is None else 0.0,
+        "buffered_hinge_margin_loss": buffered_hinge(tokens, tau, method.eta).mean().item()
+        if method.tau is None
+        else 0.0,
         "suffix_tokens_mean": active.sum(1).double().mean().item(),
     }
     n, suffix = mask.sum(1), active.sum(1)

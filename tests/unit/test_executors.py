@@ -76,7 +76,11 @@ def test_a_failure_blocks_what_waits_for_it_and_nothing_else(tmp_path):
 
 
 def test_a_worker_that_dies_takes_no_other_job_with_it(tmp_path):
-    jobs = [Job("dead", die), Job("long", spell, (str(tmp_path), "long", 1.0)), Job("late", spell, (str(tmp_path), "late"))]
+    jobs = [
+        Job("dead", die),
+        Job("long", spell, (str(tmp_path), "long", 1.0)),
+        Job("late", spell, (str(tmp_path), "late")),
+    ]
     kinds = {(e.name, e.kind) for e in run_jobs(jobs, workers=2)}
     assert {("dead", "failed"), ("long", "finished"), ("late", "finished")} <= kinds
     assert ("long", "failed") not in kinds

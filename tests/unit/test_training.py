@@ -300,7 +300,9 @@ def test_half_a_checkpoint_is_never_left(tmp_path, monkeypatch):
 
 
 def test_warm_up_then_cosine():
-    settings = TrainSettings(batch_size=8, epochs=8, learning_rate=1.0, schedule="cosine", warmup_steps=2, optimizer="sgd")
+    settings = TrainSettings(
+        batch_size=8, epochs=8, learning_rate=1.0, schedule="cosine", warmup_steps=2, optimizer="sgd"
+    )
     _, _, lines = run("npo", settings.model_copy(update={"learning_rate": 1e-3}))
     rates = [line["learning_rate"] / 1e-3 for line in lines]  # as set for the step after
     expected = [2 / 3] + [0.5 * (1 + math.cos(math.pi * (k - 2) / 6)) for k in range(2, 9)]
@@ -368,7 +370,9 @@ def test_the_best_checkpoint_is_put_back_and_its_time_is_charged():
     settings = TrainSettings(batch_size=4, epochs=2, learning_rate=1e-2)
     short, _, _ = run("npo", settings.model_copy(update={"max_steps": 2}))
     clock, hooks = Clock(), Hooks(selector=selector([0.5, 0.2, None, 0.2]))
-    lm, _ = unlearn(methods.get("npo").build(), tiny_lm(), ENCODER, FORGET, RETAIN, settings, 0, Accelerator(), clock, hooks)
+    lm, _ = unlearn(
+        methods.get("npo").build(), tiny_lm(), ENCODER, FORGET, RETAIN, settings, 0, Accelerator(), clock, hooks
+    )
     assert hooks.selector.best == 2 and clock.seconds["select"] > 0
     assert weights_hash(lm) == weights_hash(short)
     higher = Hooks(selector=selector([0.5, 0.2, None, 0.2], lower=False))

@@ -1,0 +1,75 @@
+"""Tables, plots, the leaderboard and the page, from run folders alone: no model, no GPU, no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import RenderableType
+
+from unlearnbench.report.catalogue import PLOTS, TABLES, check_names
+from unlearnbench.report.leaderboard import leaderboard, write_csv
+from unlearnbench.report.results import Results
+from unlearnbench.report.sanity import Check, sanity
+from unlearnbench.report.verify import verify
+
+__all__ = [
+    "PLOTS",
+    "TABLES",
+    "Check",
+    "Results",
+    "check_names",
+    "leaderboard",
+    "sanity",
+    "terminal",
+    "verify",
+    "write",
+    "write_csv",
+]
+
+
+def write(
+    results: Results,
+    out: Path,
+    title: str,
+    tables: Sequence[str] = ("main", "cost"),
+    plots: Sequence[str] = tuple(PLOTS),
+) -> None:
+    """Write `leaderboard.csv`, `table.md`, `table.tex`, the plots (PNG and SVG) and `report.html` into `out`.
+
+    Raises `UserError` for results of different versions or protocols, and for unknown tables or plots.
+    """
+    from unlearnbench.report import standings
+    from unlearnbench.report.page import render
+    from unlearnbench.report.plots import DRAW
+    from unlearnbench.report.style import save, styled
+    from unlearnbench.report.tables import GRIDS, markdown, tex
+
+    check_names(tables, plots)
+    results.refuse_mixtures()
+    out.mkdir(parents=True, exist_ok=True)
+    found = standings.tables(results)
+    write_csv(results, out / "leaderboard.csv")
+    grids = [GRIDS[name](table) for table in found for name in tables]
+    (out / "table.md").write_text("\n".join(markdown(grid) for grid in grids if grid.rows), encoding="utf-8")
+    (out / "table.tex").write_text("\n".join(tex(grid) for grid in grids if grid.rows), encoding="utf-8")
+    drawn: dict[int, dict[str, Path]] = {}
+    with styled() as plt:
+        for number, table in enumerate(found):
+            suffix = "" if number == 0 else f"-{number + 1}"
+            for name in plots:
+                figure = DRAW[name](table, plt)
+                if figure is not None:
+                    drawn.setdefault(number, {})[name] = save(figure, out, f"{name}{suffix}")[1]
+    shown = list(dict.fromkeys([*tables, "score", "stop"]))
+    (out / "report.html").write_text(render(results, found, title, shown, drawn), encoding="utf-8")
+
+
+def terminal(results: Results, width: int = 100) -> RenderableType:
+    """The main table for a terminal of `width` characters."""
+    from rich.console import Group
+
+    from unlearnbench.report import standings
+    from unlearnbench.report.tables import main, rich
+
+    return Group(*[rich(main(table), width) for table in standings.tables(results)])

@@ -1,0 +1,69 @@
+"""Names that tables and plots are asked for by, and how metrics are called in them. Nothing heavy is imported here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from unlearnbench.errors import SeveralErrors, did_you_mean
+
+#: what `report: {tables: [...]}` may name
+TABLES = {
+    "main": "the metrics people look at first, with the score",
+    "cost": "seconds by phase, steps, tokens, FLOPs and memory",
+    "score": "the distances to the retrained model that the score is made of",
+    "stop": "what the stop rules read, and where they stopped",
+}
+#: what `report: {plots: [...]}` may name
+PLOTS = {
+    "wallclock": "seconds by phase as stacked bars, with every seed",
+    "radar": "the metrics of each method against target and retrained model",
+    "tradeoff": "forgetting against utility, with the retrained model as the goal",
+    "trajectory": "how forgetting and utility move during training, with the stops",
+    "violation": "the violation rate of each stop rule against the step",
+}
+
+#: metric -> (short title for tables and axes, decimals)
+TITLES: dict[str, tuple[str, int]] = {
+    "one_minus_rouge_l": ("1-ROUGE-L", 2),
+    "one_minus_prob": ("1-Prob", 2),
+    "forget_truth_ratio": ("Truth ratio", 2),
+    "forget_exact": ("Forget exact", 2),
+    "forget_fact": ("Forget facts", 2),
+    "forget_quality": ("log10 FQ", 1),
+    "model_utility": ("Utility", 2),
+    "retain_exact": ("Retain exact", 2),
+    "retain_fact": ("Retain facts", 2),
+    "mink_auc": ("Min-K AUC", 2),
+    "forget_verbmem": ("VerbMem", 2),
+    "forget_knowmem": ("KnowMem", 2),
+    "retain_knowmem": ("Retain KnowMem", 2),
+    "privleak": ("PrivLeak", 2),
+}
+#: the columns of the main table, for benchmarks that have them
+HEADLINE = tuple(TITLES)
+ARROWS = {"higher": "↑", "lower": "↓", "retrained": "≈"}
+ARROW_LEGEND = "↑ higher is better, ↓ lower is better, ≈ the nearer to the retrained model the better"
+
+
+def headline(names: Sequence[str]) -> list[str]:
+    """The metrics of the main table: the known ones in their order; of an unknown suite, the first ten."""
+    known = [name for name in HEADLINE if name in names]
+    return known or list(names)[:10]
+
+
+def title(name: str) -> str:
+    """How a metric is called in a table."""
+    return TITLES[name][0] if name in TITLES else name.replace("_", " ")
+
+
+def decimals(name: str) -> int:
+    """Decimals of a metric in a table."""
+    return TITLES[name][1] if name in TITLES else 2
+
+
+def check_names(tables: Iterable[str], plots: Iterable[str]) -> None:
+    """Raise `SeveralErrors` for names that are neither a table nor a plot."""
+    wrong = [f"There is no table '{name}'; {did_you_mean(name, TABLES)}" for name in tables if name not in TABLES]
+    wrong += [f"There is no plot '{name}'; {did_you_mean(name, PLOTS)}" for name in plots if name not in PLOTS]
+    if wrong:
+        raise SeveralErrors(wrong)
