@@ -234,7 +234,7 @@ def rich(grid: Grid, width: int) -> Renderables:
             title=grid.title if n == 0 else None, title_justify="left", title_style="bold", box=None, pad_edge=False
         )
         for i in columns:
-            table.add_column(heads[i], justify="left" if i < 2 else "right", min_width=needed[i])
+            table.add_column(heads[i], justify="left" if i < 2 else "right", width=needed[i] if i > 1 else None)
         for row in rows:
             bold = row[0] in ("1", "T1")
             table.add_row(*[Text(row[i], style="bold" if bold else "") for i in columns])
