@@ -25,7 +25,7 @@ from unlearnbench.testing.tiny import tiny_encoder, tiny_lm, tiny_rows
 from unlearnbench.text import Batch, Encoded, collate
 
 FORGET, RETAIN = 6, 5
-EXACT = {"rtol": 1e-9, "atol": 1e-11}
+RELATIVE, ABSOLUTE = 1e-9, 1e-11
 PARTS = ("forget", "retain")
 
 
@@ -129,12 +129,16 @@ def part_of(batch: Batch, rows: slice) -> Batch:
 def _hold(method: Method, invariant: str, differences: dict[str, tuple[Tensor, Tensor]]) -> None:
     """All pairs agree, or, when the break is declared, at least one does not."""
     broken = invariant in method.broken_invariants
-    agree = {name: torch.allclose(a, b, **EXACT) for name, (a, b) in differences.items()}
+    agree = {name: torch.allclose(a, b, RELATIVE, ABSOLUTE) for name, (a, b) in differences.items()}
     if broken:
         assert not all(agree.values()), f"the declared break of '{invariant}' does not show: {differences}"
     else:
         for name, (a, b) in differences.items():
-            torch.testing.assert_close(a, b, **EXACT, msg=lambda text, name=name: f"{invariant}, {name}: {text}")
+            _close(a, b, f"{invariant}, {name}")
+
+
+def _close(a: Tensor, b: Tensor, what: str) -> None:
+    torch.testing.assert_close(a, b, rtol=RELATIVE, atol=ABSOLUTE, msg=lambda text: f"{what}: {text}")
 
 
 def check_shift(method: Method) -> None:
@@ -192,10 +196,10 @@ def check_step_zero(method: Method, expected: Callable[[Any], float] | None = No
     if method.uses_retain and method.retain != "nll":
         bound = stage.state.get("epsilon", 0.0)  # PDU measures the retain loss from its bound
         wanted = torch.tensor(-bound, dtype=torch.float64)
-        torch.testing.assert_close(stage.loss("retain").detach(), wanted, **EXACT)
+        _close(stage.loss("retain").detach(), wanted, "retain loss")
     if expected is not None:
         wanted = torch.tensor(expected(method), dtype=torch.float64)
-        torch.testing.assert_close(stage.loss("forget").detach(), wanted, **EXACT)
+        _close(stage.loss("forget").detach(), wanted, "forget loss")
 
 
 def check_gradient(method: Method) -> None:
