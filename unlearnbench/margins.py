@@ -134,6 +134,7 @@ def spread(unit: Sequence[float], cut: tuple[float, float]) -> Tensor:
 
 def fixed_unit(source: int, window: int = 0, salt: int = 0) -> float:
     """A number in [0, 1] for a row: the low 32 bits of three products xor-ed, over 2^32 - 1 (the authors' formula)."""
+    # The products are small for small numbers: neighbouring rows get nearly the same cut.
     mixed = ((source + 1) * 1000003) ^ ((window + 1) * 9176) ^ ((salt + 1) * 2654435761)
     return (mixed & 0xFFFFFFFF) / 0xFFFFFFFF
 

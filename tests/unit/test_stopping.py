@@ -19,6 +19,7 @@ from unlearnbench.margins import (
     rivals,
     spread,
     tau_of,
+    violation_rate,
 )
 from unlearnbench.method import Method, methods
 from unlearnbench.probing import Prober, ViolationSettings, make_prober, oracle_numbers
@@ -214,28 +215,36 @@ def test_a_second_stage_that_disagrees_does_not_stop() -> None:
 
 
 def test_the_reading_is_the_margin_of_the_model_itself() -> None:
-    """The rate of a real model against a plain loop over rows and tokens."""
-    lm = tiny_lm(dtype=torch.float64)
-    spec = {"rule": "violation", "tau": -3.0, "k": 3, "cut": [0.3, 0.6], "min_prefix": 2, "min_suffix": 2}
-    found = prober({**spec, "probe": 5, "source": "first"})
-    rates, encoder = [], tiny_encoder()
-    for row_index, row in enumerate(FORGET[:5]):
+    """The rate of a real model against a plain loop over rows and tokens; a row's cut comes from its place in the set."""
+    lm, encoder, many = tiny_lm(dtype=torch.float64), tiny_encoder(), tiny_rows(1500)
+    rule = make_rule({"rule": "violation", "tau": -3.0, "k": 3, "cut": [0.0, 1.0], "min_prefix": 1, "min_suffix": 2})
+    rule = rule.model_copy(update={"probe": 6, "confirm": 6})
+    random = torch.Generator().manual_seed(3)
+    found = Prober(rule, methods.get("npo").build(), encoder, many, RETAIN, HOLDOUT, random)
+    rates, cuts = [], []
+    for row_index in (int(row_id.removeprefix("row")) for row_id in found.rows):
+        row = many[row_index]
         encoded = encoder.encode(row.prompt, row.answer, row.id)
-        ids = torch.tensor([encoded.ids])
         with torch.no_grad():
-            logits = lm.hf(input_ids=ids).logits[0]
-        tokens = range(encoded.prompt_length, len(encoded.ids))
-        ratio = 0.3 + 0.3 * ((((row_index + 1) * 1000003) ^ 9176 ^ 2654435761) & 0xFFFFFFFF) / 0xFFFFFFFF
-        cut = min(max(math.floor(ratio * len(tokens)), 2), len(tokens) - 2)
+            logits = lm.hf(input_ids=torch.tensor([encoded.ids])).logits[0]
+        tokens = list(range(encoded.prompt_length, len(encoded.ids)))
+        ratio = (((row_index + 1) * 1000003) ^ 9176 ^ 2654435761) % 2**32 / (2**32 - 1)
+        cuts.append(min(max(math.floor(ratio * len(tokens)), 1), len(tokens) - 2))
         hits = []
-        for place in list(tokens)[cut:]:
+        for place in tokens[cuts[-1] :]:
             scores = logits[place - 1].clone()
             target = scores[encoded.ids[place]].item()
             scores[encoded.ids[place]] = -math.inf
             hits.append(target - scores.topk(3).values.logsumexp(0).item() > -3.0)
         rates.append(sum(hits) / len(hits))
-    assert 0 < sum(rates) < 5
-    assert found.check(lm, 2).values["violation_rate"] == pytest.approx(sum(rates) / 5)
+    assert len(set(cuts)) > 2 and 0 < sum(rates) < 6
+    assert found.check(lm, 2).values["violation_rate"] == pytest.approx(sum(rates) / 6)
+
+
+def test_a_margin_at_the_threshold_does_not_violate() -> None:
+    margins = torch.tensor([[0.5, 0.5001, 0.4999, 9.0]])
+    active = torch.tensor([[True, True, True, False]])
+    assert violation_rate(margins, 0.5, active).item() == pytest.approx(1 / 3)
 
 
 def test_settings_come_from_the_rule_then_the_method_then_the_paper() -> None:
