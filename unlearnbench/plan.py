@@ -13,6 +13,7 @@ from unlearnbench.attacks.base import attacks
 from unlearnbench.benchmarks.base import Benchmark, benchmarks
 from unlearnbench.benchmarks.mini.model import MODELS
 from unlearnbench.errors import UserError
+from unlearnbench.method import Method, methods
 from unlearnbench.metric import expand, resolve
 from unlearnbench.schema import Cell, Experiment
 from unlearnbench.settings import ModelSettings, TrainSettings
@@ -80,7 +81,7 @@ class _Planner:
             for cell in cells:
                 if cell.seed != seed:
                     continue
-                unlearned = self._unlearn(cell, target, base)
+                unlearned = self._unlearn(cell, target, base, retrained)
                 for attack in experiment.attacks:
                     label = cell.label if attack == "none" else f"{cell.label}-{attack}"
                     self._evaluate(label, "unlearned", seed, unlearned, cell, {"retrained": scored}, attack)
@@ -133,7 +134,11 @@ class _Planner:
             {} if base is None else {"base": base},
         )
 
-    def _unlearn(self, cell: Cell, target: Planned, base: Planned | None) -> Planned:
+    def _unlearn(self, cell: Cell, target: Planned, base: Planned | None, retrained: Planned) -> Planned:
+        method: Method = methods.get(cell.method).cls(**cell.params)
+        parents = {"target": target} | ({"base": base} if base is not None else {})
+        if "retrained" in method.requirements:  # an oracle stop rule
+            parents["retrained"] = retrained
         return self._add(
             "unlearn",
             f"{cell.label}-s{cell.seed}",
@@ -147,7 +152,7 @@ class _Planner:
                 "trajectory": self.experiment.trajectory.model_dump(mode="json"),
                 "threads": self._threads(cell.settings),
             },
-            {"target": target} | ({"base": base} if base is not None else {}),
+            parents,
             timed=True,
         )
 

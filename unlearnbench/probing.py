@@ -7,7 +7,7 @@ is kept out of training. Its time is charged to the method, in a column of its o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -31,7 +31,7 @@ from unlearnbench.method import Method, View
 from unlearnbench.reference import evaluating, run, token_nll
 from unlearnbench.retain import kl
 from unlearnbench.stopping import StopRule, Violation, hoeffding_ucb, make_rule
-from unlearnbench.text import Batch, Encoder, collate, supervised
+from unlearnbench.text import Batch, Encoded, Encoder, collate, supervised
 
 ROWS_PER_FORWARD = 32
 _CONFIRMED = {"violation_rate": "confirm_rate"}
@@ -128,10 +128,10 @@ def violation_values(margins: Tensor, active: Tensor, settings: ViolationSetting
 
 @dataclass(frozen=True)
 class _Probed:
-    """A row to probe: its number in the forget set (for the fixed cut) and itself."""
+    """A row to probe: its number in the forget set (for the fixed cut) and its ids."""
 
     source: int
-    row: Row
+    row: Encoded
 
 
 class Prober:
@@ -156,15 +156,16 @@ class Prober:
         self.rule, self.encoder, self.reference, self.numbers = rule, encoder, reference, dict(numbers or {})
         self.settings = ViolationSettings.of(rule, method) if isinstance(rule, Violation) else ViolationSettings()
         self._check_supply(retain_rows, holdout_rows)
-        usable = [_Probed(i, row) for i, row in enumerate(forget_rows) if self._length(row) > 0]
+        usable = list(self._usable(forget_rows if rule.reads else ()))
         count = rule.confirm_rows(len(usable))
         if rule.source == "held-out":
             order = torch.randperm(len(usable), generator=generator).tolist()
             usable = [usable[i] for i in order]
         self._confirm = usable[:count]
-        self._retain = [row for row in retain_rows if self._length(row) > 0][: rule.retain_probe]
-        self._holdout = [_Probed(i, row) for i, row in enumerate(holdout_rows) if self._length(row) > 0]
+        self._retain = list(self._usable(retain_rows if rule.retain_kl_below is not None else (), rule.retain_probe))
+        self._holdout = list(self._usable(holdout_rows if "holdout" in rule.needs else ()))
         self._frozen_retain: list[Tensor] = []
+        self._made: dict[tuple[str, ...], list[tuple[list[_Probed], Batch]]] = {}
         self._alpha: float | None = None
         if isinstance(rule, Violation) and isinstance(rule.alpha, float):
             self._alpha = rule.alpha
@@ -180,20 +181,28 @@ class Prober:
         for reading in sorted(self.rule.reads - {"violation", "forget_prob"} - self.numbers.keys()):
             raise UserError(f"The stop rule '{name}' reads '{reading}', which this runner does not supply.")
 
-    def _length(self, row: Row) -> int:
-        return self.encoder.encode(row.prompt, row.answer, row.id).answer_length
+    def _usable(self, rows: Sequence[Row], most: int | None = None) -> Iterator[_Probed]:
+        """Rows with an answer token, each with its number."""
+        found = 0
+        for i, row in enumerate(rows):
+            if found == most:
+                return
+            encoded = self.encoder.encode(row.prompt, row.answer, row.id)
+            if encoded.answer_length > 0:
+                found += 1
+                yield _Probed(i, encoded)
 
     # -- what the loop asks ------------------------------------------------------------------------------------
 
     @property
     def held_out(self) -> frozenset[str]:
         """Ids of the rows kept out of training."""
-        return frozenset(p.row.id for p in self._confirm) if self.rule.source == "held-out" else frozenset()
+        return frozenset(p.row.row_id for p in self._confirm) if self.rule.source == "held-out" else frozenset()
 
     @property
     def rows(self) -> tuple[str, ...]:
         """Ids of all rows that may be probed; the first `probe` of them are the first stage."""
-        return tuple(p.row.id for p in self._confirm)
+        return tuple(p.row.row_id for p in self._confirm)
 
     def due(self, step: int) -> bool:
         """Whether to look after `step` optimiser steps. The look at step 0 shows the target and calibrates alpha."""
@@ -225,7 +234,7 @@ class Prober:
         if step > 0:
             self._streak = self._streak + 1 if held else 0
         stop = self._streak > self.rule.patience
-        return Reading(step, values, tuple(p.row.id for p in rows), stop, self.rule.reason(stage) if stop else "")
+        return Reading(step, values, tuple(p.row.row_id for p in rows), stop, self.rule.reason(stage) if stop else "")
 
     def state_dict(self) -> dict[str, Any]:
         """What a resume restores."""
@@ -253,19 +262,17 @@ class Prober:
         if "forget_prob" in self.rule.reads:
             means = [float(nll.mean()) for nll in self._nll(lm, probed)]
             values["forget_prob"] = sum(math.exp(-m) for m in means) / len(means)
-        ids = [p.row.id for p in probed]
+        ids = [p.row.row_id for p in probed]
         return values | {name: self.numbers[name](lm, ids) for name in sorted(self.rule.reads & self.numbers.keys())}
 
     def _batches(self, probed: Sequence[_Probed], device: torch.device) -> list[tuple[list[_Probed], Batch]]:
-        chunks = [list(probed[i : i + ROWS_PER_FORWARD]) for i in range(0, len(probed), ROWS_PER_FORWARD)]
-        encode = self.encoder.encode
-        return [
-            (
-                chunk,
-                collate([encode(p.row.prompt, p.row.answer, p.row.id) for p in chunk], self.encoder.pad_id).to(device),
-            )
-            for chunk in chunks
-        ]
+        """The rows in batches, made once."""
+        key = tuple(p.row.row_id for p in probed)
+        if key not in self._made:
+            chunks = [list(probed[i : i + ROWS_PER_FORWARD]) for i in range(0, len(probed), ROWS_PER_FORWARD)]
+            pad_id = self.encoder.pad_id
+            self._made[key] = [(chunk, collate([p.row for p in chunk], pad_id).to(device)) for chunk in chunks]
+        return self._made[key]
 
     def _violation(self, lm: Any, probed: Sequence[_Probed]) -> dict[str, float]:
         margins, active = [], []
@@ -290,7 +297,7 @@ class Prober:
         """Mean over retain answer tokens of KL(reference || policy)."""
         assert self.reference is not None
         total, tokens = 0.0, 0
-        for i, (_, batch) in enumerate(self._batches([_Probed(0, row) for row in self._retain], _device(lm))):
+        for i, (_, batch) in enumerate(self._batches(self._retain, _device(lm))):
             if i == len(self._frozen_retain):
                 self._frozen_retain.append(self.reference.forward(batch, "answers", None))
             divergence = kl(self._frozen_retain[i], run(lm, batch, "answers", None))

@@ -31,6 +31,7 @@ from unlearnbench.language_model import LanguageModel
 from unlearnbench.method import Method, methods
 from unlearnbench.metric import resolve
 from unlearnbench.models import Loaded
+from unlearnbench.probing import oracle_numbers
 from unlearnbench.requests import Generate
 from unlearnbench.selection import Selector
 from unlearnbench.settings import ModelSettings, TrainSettings
@@ -67,6 +68,9 @@ def run_method(spec: Mapping[str, Any], parents: Parents, folder: Path) -> dict[
     hooks.evaluate = _trajectory(spec, loaded, data, len(forget), settings)
     hooks.selector = _selector(settings, loaded, data, len(forget))
     supply = Supply(holdout=holdout, generate=_sampler, load_base=_base_loader(spec, parents))
+    if "retrained" in parents:
+        retrained = _model(spec, parents["retrained"], seed)
+        supply.stop_numbers = oracle_numbers(retrained.lm, retrained.encoder, forget)
     lm, outcome = unlearn(
         method, loaded.lm, loaded.encoder, forget, retain, settings, seed, Accelerator(), clock, hooks, supply
     )

@@ -215,7 +215,7 @@ def test_a_second_stage_that_disagrees_does_not_stop() -> None:
 
 
 def test_the_reading_is_the_margin_of_the_model_itself() -> None:
-    """The rate of a real model against a plain loop over rows and tokens; a row's cut comes from its place in the set."""
+    """The rate of a real model against a plain loop over rows and tokens; a row's cut depends on its place."""
     lm, encoder, many = tiny_lm(dtype=torch.float64), tiny_encoder(), tiny_rows(1500)
     rule = make_rule({"rule": "violation", "tau": -3.0, "k": 3, "cut": [0.0, 1.0], "min_prefix": 1, "min_suffix": 2})
     rule = rule.model_copy(update={"probe": 6, "confirm": 6})
