@@ -11,12 +11,15 @@ export TOKENIZERS_PARALLELISM ?= false
 KEY := $(shell (pwd; cat pyproject.toml constraints.txt) | cksum | cut -d' ' -f1)
 $(shell $(BIN)/python -c 'import pip' 2>/dev/null || rm -f $(VENV)/.ready-*)
 
-.PHONY: help quickstart test test-full lint type docs
+.PHONY: help quickstart results/quickstart test test-full lint type docs
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 20
 
 quickstart: $(VENV)/.ready-quant-$(KEY) ## seven methods on the embedded benchmark: models, scores, tables, plots
 	@$(BIN)/unlearnbench run quickstart
+
+results/quickstart: quickstart ## the committed results of the quickstart, and the table in the README
+	@$(BIN)/python -m unlearnbench.report.publish quickstart --out results/quickstart --readme README.md
 
 test: $(VENV)/.ready-dev,quant-$(KEY) ## the test suite
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests
@@ -41,7 +44,7 @@ $(VENV)/.ready-%-$(KEY):
 	@echo "Setting up $(VENV) with the extras $*: minutes the first time."
 	@grep -qsF '$(CURDIR)/$(VENV)' $(BIN)/activate && $(BIN)/python -m pip --version >/dev/null 2>&1 \
 		|| $(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt torch
-	@$(BIN)/python -m pip install --disable-pip-version-check --no-compile -q -c constraints.txt -e '.[$*]'
+	@$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt torch
+	@$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[$*]'
 	@find $(VENV) -maxdepth 1 -name '.ready-*' ! -name '*-$(KEY)' -delete
 	@touch $@

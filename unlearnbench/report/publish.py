@@ -1,0 +1,70 @@
+"""Put an experiment's report and records where they are committed, and its table into the README.
+
+    python -m unlearnbench.report.publish quickstart --runs runs --out results/quickstart --readme README.md
+
+Copied are the tables, plots and page, and of each stage the request, the record, the curve and the metrics; no weights and no answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from pathlib import Path
+
+KEPT = ("spec.json", "record.json", "log.jsonl", "metrics.json")
+REPORT = ("*.csv", "*.md", "*.tex", "*.png", "*.svg", "*.html")
+
+
+def publish(name: str, runs: Path, out: Path) -> None:
+    """Replace `out` by the report and the records of the experiment `name`."""
+    from unlearnbench import schema
+    from unlearnbench.plan import plan
+    from unlearnbench.store import Store
+
+    store = Store(runs)
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    for pattern in REPORT:
+        for file in sorted((runs / "reports" / name).glob(pattern)):
+            shutil.copyfile(file, out / file.name)
+    for planned in plan(schema.load(name)):
+        folder = store.folder(planned.stage)
+        target = out / "runs" / folder.name
+        target.mkdir(parents=True)
+        for kept in KEPT:
+            if (folder / kept).is_file():
+                shutil.copyfile(folder / kept, target / kept)
+
+
+def inject(readme: Path, marker: str, text: str) -> None:
+    """Replace what stands between `<!-- marker -->` and `<!-- end -->`."""
+    before, _, rest = readme.read_text(encoding="utf-8").partition(f"<!-- {marker} -->\n")
+    if not rest:
+        raise SystemExit(f"{readme} has no marker <!-- {marker} -->")
+    _, _, after = rest.partition("<!-- end -->\n")
+    readme.write_text(f"{before}<!-- {marker} -->\n{text}<!-- end -->\n{after}", encoding="utf-8")
+
+
+def first_table(file: Path) -> str:
+    """The first table of a Markdown file, without its title and notes."""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("|"))
+    end = next((i for i in range(start, len(lines)) if not lines[i].startswith("|")), len(lines))
+    return "\n".join(lines[start:end]) + "\n"
+
+
+def main() -> None:
+    """The command line of this module."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("experiment")
+    parser.add_argument("--runs", type=Path, default=Path("runs"))
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--readme", type=Path)
+    given = parser.parse_args()
+    publish(given.experiment, given.runs, given.out)
+    if given.readme is not None:
+        inject(given.readme, f"table: {given.experiment}", first_table(given.out / "table.md"))
+
+
+if __name__ == "__main__":
+    main()
