@@ -52,7 +52,9 @@ def resume(
     parts: Mapping[str, Resumable],
     clock: Clock,
 ) -> int:
-    """Load the checkpoint if there is one; the number of steps it has done. Another plan's checkpoint is a `UserError`."""
+    """Load the checkpoint if there is one; the number of steps it has done. Another plan's checkpoint is a
+    `UserError`.
+    """
     file = folder / FILE
     if not file.exists():
         return 0

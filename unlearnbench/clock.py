@@ -18,7 +18,7 @@ class Clock:
     """Adds up seconds by phase, over resumes too."""
 
     def __init__(self, seconds: dict[str, float] | None = None):
-        self.seconds: dict[str, float] = {phase: 0.0 for phase in (*COUNTED, *REPORTED)} | (seconds or {})
+        self.seconds: dict[str, float] = dict.fromkeys((*COUNTED, *REPORTED), 0.0) | (seconds or {})
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -46,9 +46,9 @@ def _synchronise() -> None:
 class Meter:
     """Tokens and floating-point operations.
 
-    A forward pass of a batch takes 2 (body x tokens + head x answer tokens) operations, the backward pass the same again for
-    the activations and 2 x trained parameters x tokens for the weights; attention scores are left out. Padding is computed, so it counts
-    in `flops`; `tokens` are real ones.
+    A forward pass of a batch takes 2 (body x tokens + head x answer tokens) operations, the backward pass the same
+    again for the activations and 2 x trained parameters x tokens for the weights; attention scores are left out. Padding is
+    computed, so it counts in `flops`; `tokens` are real ones.
     """
 
     body: int

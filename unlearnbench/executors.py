@@ -1,7 +1,7 @@
 """Where stages run: worker processes of this machine, each with its own threads; timed stages run alone.
 
-Workers come from a fork server that has imported torch once, so a worker starts in milliseconds, and a crash of a cell takes its
-worker down and nothing else. Workers end when the parent does, however it ends.
+Workers come from a fork server that has imported torch once, so a worker starts in milliseconds, and a crash of a cell
+takes its worker down and nothing else. Workers end when the parent does, however it ends.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ PRELOAD = "unlearnbench.stages"  #: what the fork server imports before it forks
 
 @dataclass(frozen=True)
 class Job:
-    """One piece of work: a picklable function and arguments, the names of the jobs it waits for, and whether it is timed."""
+    """One piece of work: a picklable function and arguments, the names of the jobs it waits for, and whether it is
+    timed.
+    """
 
     name: str
     call: Callable[..., Any]
@@ -34,7 +36,9 @@ class Job:
 
 @dataclass
 class Event:
-    """Something that happened: `started`, `progress` (with `done` of `total`), `finished` (with `result`), `failed`, `blocked`."""
+    """Something that happened: `started`, `progress` (with `done` of `total`), `finished` (with `result`), `failed`,
+    `blocked`.
+    """
 
     kind: str
     name: str
@@ -77,10 +81,11 @@ class _Pool:
 def run_jobs(
     jobs: Sequence[Job], workers: int = 2, plugins: Sequence[str] = (), lost: Iterable[str] = ()
 ) -> Iterator[Event]:
-    """Run jobs in order of their rank, as their dependencies allow; yield what happens. `lost`: jobs that failed before.
+    """Run jobs in order of their rank, as their dependencies allow; yield what happens. `lost`: jobs that failed
+    before.
 
-    A timed job starts when nothing else runs, and nothing starts while it runs. When a job fails, the jobs that wait for it are
-    reported `blocked` and everything else goes on.
+    A timed job starts when nothing else runs, and nothing starts while it runs. When a job fails, the jobs that wait
+    for it are reported `blocked` and everything else goes on.
     """
     waiting = {job.name: job for job in sorted(jobs, key=lambda job: job.rank)}
     done: set[str] = set()
@@ -109,7 +114,7 @@ def run_jobs(
             for future in finished:
                 job = running.pop(future)
                 if isinstance(future.exception(), BrokenProcessPool):
-                    pool.close()  # every job that was running is lost with it: try each once more, alone, to find the culprit
+                    pool.close()  # all that ran is lost with it: try each once more, alone, to find the culprit
                     if job.name not in retried:
                         retried.add(job.name)
                         waiting = {job.name: replace(job, timed=True), **waiting}

@@ -1,4 +1,6 @@
-"""Fine-tuning as an objective of the training loop: mean -log p of the answer tokens. Makes bases, targets, retrained models."""
+"""Fine-tuning as an objective of the training loop: mean -log p of the answer tokens. Makes bases, targets, retrained
+models.
+"""
 
 from __future__ import annotations
 

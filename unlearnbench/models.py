@@ -31,8 +31,8 @@ class Loaded:
 def load(settings: ModelSettings, folder: str | Path | None = None) -> Loaded:
     """The model `settings` names, or the one saved in `folder` with the same settings.
 
-    Safetensors only unless `allow_pickle`; remote code only with `trust_remote_code`. Raises `UserError` in one line when the
-    model cannot be had.
+    Safetensors only unless `allow_pickle`; remote code only with `trust_remote_code`. Raises `UserError` in one line
+    when the model cannot be had.
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -22,7 +22,8 @@ def generator(*key: object) -> np.random.Generator:
 
 
 class EpochOrder:
-    """Passes over `count` items, `per_step` a step; the last step of a pass may have fewer. For forget rows and fine-tuning.
+    """Passes over `count` items, `per_step` a step; the last step of a pass may have fewer. For forget rows and fine-
+    tuning.
 
     `lengths(epoch)` gives the items' lengths, for bucketing (None: no bucketing).
     """

@@ -1,4 +1,6 @@
-"""From an experiment to its stages: which models to train, cells to run and evaluations to make, each with a key known beforehand."""
+"""From an experiment to its stages: which models to train, cells to run and evaluations to make, each with a key
+known beforehand.
+"""
 
 from __future__ import annotations
 

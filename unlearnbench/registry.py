@@ -57,7 +57,9 @@ class Entry:
 
 
 class Registry:
-    """One kind of registered thing. `package` holds the built-ins, one file each (or is one module with all of them)."""
+    """One kind of registered thing. `package` holds the built-ins, one file each (or is one module with all of
+    them).
+    """
 
     _origin: str | None = None  #: the plug-in being loaded, shared by all registries
 

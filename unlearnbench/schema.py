@@ -144,12 +144,13 @@ class Cell:
 
     def spec(self) -> dict[str, Any]:
         """The part of the cell that goes into keys and specs."""
-        return {"method": self.method, "version": self.version, "label": self.label, "title": self.title, "params": self.params,
-                "source": self.source}  # fmt: skip
+        return {name: getattr(self, name) for name in ("method", "version", "label", "title", "params", "source")}
 
 
 def cells(experiment: Experiment, source: str = "experiment") -> list[Cell]:
-    """All cells, seeds outermost. Raises `SeveralErrors` for unknown methods, hyper-parameters and values out of range."""
+    """All cells, seeds outermost. Raises `SeveralErrors` for unknown methods, hyper-parameters and values out of
+    range.
+    """
     from unlearnbench.method import methods
     from unlearnbench.stopping import make_rule
 

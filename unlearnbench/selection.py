@@ -20,7 +20,8 @@ from unlearnbench.language_model import LanguageModel
 class Selector:
     """Scores the model when due, keeps the best weights in memory, and puts them back at the end.
 
-    `score(lm)` gives the metric, None where it is undefined; `lower` says that less is better. `every`: optimiser steps.
+    `score(lm)` gives the metric, None where it is undefined; `lower` says that less is better. `every`: optimiser
+    steps.
     """
 
     def __init__(self, metric: str, every: int, score: Callable[[LanguageModel], float | None], lower: bool):

@@ -1,7 +1,7 @@
 """What each stage of an experiment does: train a model, unlearn, evaluate. Run in a worker, on plain values.
 
-A stage function gets the stage's spec (the canonical mapping that its key is the hash of), the folders of its parents, its own
-folder to write into, and returns what goes into `record.json` beside what the store adds.
+A stage function gets the stage's spec (the canonical mapping that its key is the hash of), the folders of its parents,
+its own folder to write into, and returns what goes into `record.json` beside what the store adds.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ Parents = Mapping[str, Path]
 
 
 def train(spec: Mapping[str, Any], parents: Parents, folder: Path) -> dict[str, Any]:
-    """Stages `base`, `target`, `retrained`: fine-tune on the rows of `spec['splits']`, from the parent or from scratch."""
+    """Stages `base`, `target`, `retrained`: fine-tune on the rows of `spec['splits']`, from the parent or from
+    scratch.
+    """
     settings, seed = TrainSettings(**spec["settings"]), int(spec["seed"])
     _settle(spec)
     clock, data = Clock(), _benchmark(spec)

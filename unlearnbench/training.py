@@ -2,7 +2,8 @@
 
 What an optimiser step does:
 
-1. for each part of the objective (forget, retain): forward and backward over its micro-batches, each graph freed at once;
+1. for each part of the objective (forget, retain): forward and backward over its micro-batches, each graph freed at
+once;
    the gradient of the part is sum(values x weights) / sum(weights) over all micro-batches and processes (`Terms`);
 2. clip the gradient over the trained parameters; stop the cell if it is not finite;
 3. step the optimiser and the schedule; then let the stop rule look, if it is due.
@@ -225,7 +226,8 @@ def _backward(
 ) -> dict[str, float]:
     """Leave the gradient of the weighted sum of the parts in `.grad`; return each part's own mean loss.
 
-    A part's normaliser is known only after its last micro-batch, on all processes. With one micro-batch and one process it is
+    A part's normaliser is known only after its last micro-batch, on all processes. With one micro-batch and one
+    process it is
     divided before the backward pass; otherwise after, part by part, the gradient of earlier parts set aside meanwhile.
     """
     parameters = [p for p in lm.parameters() if p.requires_grad]

@@ -1,4 +1,6 @@
-"""Unlearning: a method's forget and retain losses as the objective of the training loop, and all that goes before it."""
+"""Unlearning: a method's forget and retain losses as the objective of the training loop, and all that goes before
+it.
+"""
 
 from __future__ import annotations
 
@@ -135,7 +137,7 @@ class Unlearning:
         def forward(batch: Batch, kind: str, layer: int | float | None) -> Tensor:
             if self.reference is None:
                 raise UserError(
-                    f"The method '{self.method.registered_name}' asks the reference for more than it declares in `needs`."
+                    f"The method '{self.method.registered_name}' asks the reference for more than its `needs` declare."
                 )
             count_forward(self.meter, batch, kind, backward=False, depth=self._depth(layer))
             return self.reference.forward(batch, kind, layer)
@@ -192,7 +194,8 @@ def unlearn(
 ) -> tuple[LanguageModel, Outcome]:
     """Run a method on a target. Returns the unlearned model (`lm`, changed in place, or wrapped with its adapter).
 
-    Raises `UserError` for requirements that are not met and settings the method refuses, `CellFailed` for a run gone wrong.
+    Raises `UserError` for requirements that are not met and settings the method refuses, `CellFailed` for a run gone
+    wrong.
     """
     clock, hooks, supply = clock or Clock(), hooks or Hooks(), supply or Supply()
     reason = missing(method, retain, supply)
@@ -200,8 +203,8 @@ def unlearn(
         raise UserError(reason)
     if "accumulation" in method.broken_invariants and (settings.accumulation > 1 or accelerator.num_processes > 1):
         raise UserError(
-            f"'{method.registered_name}' with protocol '{method.protocol}' is no mean over rows or tokens: it runs with "
-            "accumulation 1 in one process only."
+            f"'{method.registered_name}' with protocol '{method.protocol}' is no mean over rows or tokens: it runs "
+            "with accumulation 1 in one process only."
         )
     with clock.phase("encode"):
         forget_rows, dropped = supervised(encoder.encode(row.prompt, row.answer, row.id) for row in forget)

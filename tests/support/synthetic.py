@@ -1,7 +1,7 @@
 """Made-up run folders for the tests of the report: seven methods, target and retrained model, numbers from a table.
 
-A value is `MEANS[arm][metric] + STEP * (seed - middle)`, so that means over the seeds are those of the table and ranges can
-be worked out in the head: with two seeds +-0.005, with five +-0.02.
+A value is `MEANS[arm][metric] + STEP * (seed - middle)`, so that means over the seeds are those of the table and
+ranges can be worked out in the head: with two seeds +-0.005, with five +-0.02.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import numpy as np
@@ -20,7 +21,7 @@ def test_every_row_once_per_epoch_and_the_last_step_is_short(lengths):
     for epoch in range(3):
         steps = [order.rows(epoch * 4 + i) for i in range(4)]
         assert [len(s) for s in steps] == [4, 4, 4, 1]
-        assert sorted(sum(steps, [])) == list(range(13))
+        assert sorted(itertools.chain(*steps)) == list(range(13))
     assert order.rows(0) != order.rows(4)
 
 
@@ -31,7 +32,7 @@ def test_forty_rows_batch_eight_accumulation_four_are_two_steps():
 @pytest.mark.parametrize("lengths", [None, LENGTHS])
 def test_the_stream_shows_every_row_before_any_twice(lengths):
     order = StreamOrder(13, 3, seed=1, lengths=lengths, name="retain")
-    seen = sum((order.rows(step) for step in range(8 * 13)), [])
+    seen = list(itertools.chain(*(order.rows(step) for step in range(8 * 13))))
     counts = np.bincount(seen, minlength=13)
     assert counts.min() == counts.max() == 24
     for passes in range(1, 8):  # after n passes' worth of steps, no row was seen less than n times
@@ -53,13 +54,13 @@ def test_bucketing_puts_similar_lengths_together():
 
 
 def test_the_rows_of_a_step_do_not_depend_on_where_one_starts_or_on_the_global_state():
-    torch.manual_seed(1), np.random.seed(1), random.seed(1)
-    before = (torch.rand(1), np.random.rand(), random.random())
-    torch.manual_seed(1), np.random.seed(1), random.seed(1)
+    torch.manual_seed(1), np.random.seed(1), random.seed(1)  # noqa: NPY002
+    before = (torch.rand(1), np.random.rand(), random.random())  # noqa: NPY002
+    torch.manual_seed(1), np.random.seed(1), random.seed(1)  # noqa: NPY002
     stream = StreamOrder(13, 3, seed=5, lengths=LENGTHS)
     late = StreamOrder(13, 3, seed=5, lengths=LENGTHS).rows(77)
     assert [stream.rows(step) for step in range(78)][-1] == late
-    assert (torch.rand(1), np.random.rand(), random.random()) == before
+    assert (torch.rand(1), np.random.rand(), random.random()) == before  # noqa: NPY002
     assert StreamOrder(13, 3, seed=6, lengths=LENGTHS).rows(77) != late
 
 

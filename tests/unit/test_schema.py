@@ -179,5 +179,6 @@ def test_unknown_experiment_names_the_nearest():
 
 
 def test_reading_a_file_imports_no_torch(write):
-    code = f"import sys; from unlearnbench import schema; schema.load({str(write(GOOD))!r}); sys.exit('torch' in sys.modules)"
+    load = f"import sys; from unlearnbench import schema; schema.load({str(write(GOOD))!r})"
+    code = f"{load}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

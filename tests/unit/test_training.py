@@ -132,7 +132,7 @@ class Poisoned(Method):
 
 
 def test_a_loss_that_is_not_finite_stops_the_cell_at_its_step():
-    with pytest.raises(CellFailed, match="forget loss is nan at step 3"):
+    with pytest.raises(CellFailed, match=r"forget loss is nan at step 3"):
         run(Poisoned(), SGD.model_copy(update={"epochs": 5}))
 
 
@@ -153,7 +153,7 @@ class Idle(Method):
 
 
 def test_weights_that_do_not_move_fail_the_cell():
-    with pytest.raises(CellFailed, match="no trained weight moved in 1 steps"):
+    with pytest.raises(CellFailed, match=r"no trained weight moved in 1 steps"):
         run(Idle())
 
 
@@ -161,7 +161,7 @@ def test_rows_without_an_answer_are_left_out_and_named():
     empty = [*FORGET, tiny_rows(1, "empty")[0].__class__(id="hollow", prompt="Who?", answer="")]
     _, outcome, _ = run("npo", forget=empty)
     assert outcome.rows_seen == 8 and any("hollow" in warning for warning in outcome.warnings)
-    with pytest.raises(UserError, match="None of the 1 forget rows has an answer token"):
+    with pytest.raises(UserError, match=r"None of the 1 forget rows has an answer token"):
         run("npo", forget=empty[-1:])
 
 
@@ -195,7 +195,7 @@ def test_steps_follow_the_forget_rows_and_every_retain_row_is_seen(forget, retai
 
 
 def test_no_retain_rows_is_an_error_only_for_methods_that_need_them():
-    with pytest.raises(UserError, match="needs retain rows"):
+    with pytest.raises(UserError, match=r"needs retain rows"):
         run("npo+gdr", retain=[])
     run("npo", retain=[])
 
@@ -277,7 +277,7 @@ def test_a_checkpoint_of_other_settings_is_refused(tmp_path):
     settings = TrainSettings(batch_size=1, accumulation=4, epochs=2, learning_rate=1e-2, checkpoint_every=1)
     interrupted(tmp_path, settings, after=3)
     other = settings.model_copy(update={"batch_size": 4, "accumulation": 1})
-    with pytest.raises(UserError, match="made with other settings"):
+    with pytest.raises(UserError, match=r"made with other settings"):
         run("npo+klr", other, hooks=Hooks(checkpoint=tmp_path))
 
 
@@ -333,7 +333,7 @@ def test_a_name_that_is_not_in_the_model_is_an_error():
         def trained_parameters(self, lm):
             return ["hf.model.layers.0.mlp.w2.weight"]
 
-    with pytest.raises(UserError, match="not in the model: hf.model.layers.0.mlp.w2.weight"):
+    with pytest.raises(UserError, match=r"not in the model: hf.model.layers.0.mlp.w2.weight"):
         run(Misnamed())
 
 

@@ -21,5 +21,7 @@ class Attack(BaseModel):
     version: ClassVar[int] = 1
 
     def apply(self, lm: LanguageModel) -> tuple[LanguageModel, dict[str, Any]]:
-        """The attacked model (`lm` may be changed in place) and what was done, for the record. Raises when nothing was."""
+        """The attacked model (`lm` may be changed in place) and what was done, for the record. Raises when nothing
+        was.
+        """
         raise NotImplementedError

@@ -23,9 +23,11 @@ DIGITS = 6  #: significant digits in the CSV
 def leaderboard(results: Results) -> pd.DataFrame:
     """One row per arm.
 
-    Columns: who (`label`, `method`, `version`, `benchmark`, …), `complete` ("2 of 3" seeds), `spread` ("range" below five
-    seeds, else "95% interval"), the score with its parts (`d_<metric>`), `pareto`, `oracle`, `unranked` (why a method has
-    no place), each metric as `<metric>`, `_low`, `_high` and `_n` (seeds in the mean), and `seconds_<phase>` with their counts.
+    Columns: who (`label`, `method`, `version`, `benchmark`, …), `complete` ("2 of 3" seeds), `spread` ("range" below
+    five
+    seeds, else "95% interval"), the score with its parts (`d_<metric>`), `pareto`, `oracle`, `unranked` (why a method
+    has no place), each metric as `<metric>`, `_low`, `_high` and `_n` (seeds in the mean), and `seconds_<phase>` with
+    their counts.
     """
     found = tables(results)
     rows = [_row(table, row) for table in found for row in table.rows]

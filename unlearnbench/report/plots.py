@@ -1,4 +1,6 @@
-"""The plots of a report. Each function draws one table's plot and returns the figure, or None when there is nothing to draw."""
+"""The plots of a report. Each function draws one table's plot and returns the figure, or None when there is nothing
+to draw.
+"""
 
 from __future__ import annotations
 
@@ -123,8 +125,8 @@ def tradeoff(table: Table, plt: Any) -> Any:
                 ends = ([low, high], [fixed, fixed]) if flat else ([fixed, fixed], [low, high])
                 axes.plot(*ends, color=style.colour, linewidth=1, alpha=0.6, zorder=2)
         size = 150 if row.arm.role == "retrained" else 62
-        axes.scatter([x.mean], [y.mean], s=size, marker=style.marker, color=style.colour, edgecolor="white", linewidth=0.7,
-                     zorder=4, label=row.arm.title)  # fmt: skip
+        dot = {"marker": style.marker, "color": style.colour, "edgecolor": "white", "linewidth": 0.7}
+        axes.scatter([x.mean], [y.mean], s=size, zorder=4, label=row.arm.title, **dot)
     axes.set_xlabel("distance to the retrained model on the utility side")
     axes.set_ylabel("distance on the forget side\n(1: nothing forgotten)")
     axes.set_xlim(left=min(0, axes.get_xlim()[0]))
@@ -190,8 +192,10 @@ def violation(table: Table, plt: Any) -> Any:
             shade = 1.0 if len(runs) == 1 else 0.45 + 0.55 * i / (len(runs) - 1)
             dash = ("-", "--", "-.", ":")[i % 4]
             label = f"seed {run.seed}: {len((run.stop or {}).get('rows', []))} rows probed"
-            axes.plot([s for s, _, _ in rates], [r for _, r, _ in rates], color=style.colour, alpha=shade, linestyle=dash,
-                      marker=style.marker, markersize=3.5, linewidth=1.2, label=label)  # fmt: skip
+            line = {"color": style.colour, "alpha": shade, "linestyle": dash, "marker": style.marker}
+            axes.plot(
+                [s for s, _, _ in rates], [r for _, r, _ in rates], markersize=3.5, linewidth=1.2, label=label, **line
+            )
             alpha = next((a for _, _, a in rates if a is not None), None)
             if alpha is not None:
                 axes.axhline(alpha, color="black", linewidth=0.8, linestyle=dash, alpha=0.6)

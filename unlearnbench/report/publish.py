@@ -2,7 +2,8 @@
 
     python -m unlearnbench.report.publish quickstart --runs runs --out results/quickstart --readme README.md
 
-Copied are the tables, plots and page, and of each stage the request, the record, the curve and the metrics; no weights and no answers.
+Copied are the tables, plots and page, and of each stage the request, the record, the curve and the metrics; no weights
+and no answers.
 """
 
 from __future__ import annotations

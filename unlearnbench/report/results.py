@@ -308,8 +308,8 @@ class Results:
     def load(cls, roots: Iterable[Path | str], keys: Collection[str] | None = None) -> Results:
         """Read every stage folder in `roots` (a root may be a stage folder itself).
 
-        `keys` (whole, or their first 8 characters) restricts to the stages of one experiment. A stage found twice counts
-        once. Raises `UserError` when a root does not exist or nothing was found.
+        `keys` (whole, or their first 8 characters) restricts to the stages of one experiment. A stage found twice
+        counts once. Raises `UserError` when a root does not exist or nothing was found.
         """
         wanted = None if keys is None else {key[:8] for key in keys}
         stages: dict[tuple[str, str], Stage] = {}
@@ -317,7 +317,11 @@ class Results:
         for root in names:
             if not root.is_dir():
                 raise UserError(f"There is no folder {root} to report on.")
-            folders = [root] if (root / "record.json").is_file() else sorted(p for p in root.iterdir() if p.is_dir())
+            folders = (
+                [root]
+                if (root / "record.json").is_file()
+                else sorted(p for p in root.iterdir() if p.is_dir() and p.name[0] != ".")
+            )
             for folder in folders:
                 stage = read_stage(folder)
                 if stage is not None and (wanted is None or stage.key[:8] in wanted):
@@ -403,7 +407,9 @@ class Results:
         return tuple(groups.values())
 
     def _made_by(self, stage: Stage | None) -> Stage | None:
-        """The training behind an evaluated model: the stage itself, or, through attacks, the one that they started from."""
+        """The training behind an evaluated model: the stage itself, or, through attacks, the one that they started
+        from.
+        """
         for _ in range(8):
             if stage is None or stage.kind in TRAINING:
                 return stage

@@ -5,10 +5,11 @@ For a metric and a seed s,
     d = |x_s - R| / scale,    R = mean of the retrained models of the *other* seeds,
     scale = max(|T - R|, sd of those retrained models, room),    T = mean of the targets of all seeds
 
-so d = 0 is a model that cannot be told from one retrained, d = 1 on the forget side is one as far away as the target that
-has forgotten nothing; too much forgetting counts like too little, and nothing is clipped. `room` is 0 on the forget side.
-On the utility side a good target equals the retrained model, so |T - R| says nothing about what there is to lose: there,
-for metrics where higher is better, room = |R|, the distance to a ruined model that scores 0.
+so d = 0 is a model that cannot be told from one retrained, d = 1 on the forget side is one as far away as the target
+that
+has forgotten nothing; too much forgetting counts like too little, and nothing is clipped. `room` is 0 on the forget
+side. On the utility side a good target equals the retrained model, so |T - R| says nothing about what there is to lose:
+there, for metrics where higher is better, room = |R|, the distance to a ruined model that scores 0.
 
     score = (mean of the forget-side d + mean of the utility-side d) / 2, lower is better
 

@@ -1,4 +1,6 @@
-"""One look for every plot: a colour, marker and hatch per method, the same everywhere; print-ready, readable in grey."""
+"""One look for every plot: a colour, marker and hatch per method, the same everywhere; print-ready, readable in
+grey.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ INK, MUTED, GRID = "#22272e", "#6b7280", "#d9dde3"
 
 @dataclass(frozen=True)
 class Look:
-    """How a method is drawn. Colours are safe for colour-blind readers (after Okabe and Ito); shapes tell them apart in grey."""
+    """How a method is drawn. Colours are safe for colour-blind readers (after Okabe and Ito); shapes tell them apart
+    in grey.
+    """
 
     colour: str
     marker: str
@@ -40,7 +44,9 @@ _MARKERS, _HATCHES = "p>d8PH1234", ("/", "\\", "|", "-", "+", "x", "o", "O", "."
 
 
 def look(label: str, role: str = "unlearned") -> Look:
-    """The look of a row. Methods without one of their own, plug-ins among them, get one by their name, always the same."""
+    """The look of a row. Methods without one of their own, plug-ins among them, get one by their name, always the
+    same.
+    """
     if role in ROLES:
         return ROLES[role]
     if label in _KNOWN:

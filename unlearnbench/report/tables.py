@@ -45,7 +45,7 @@ def place(row: Standing, table: Table) -> str:
 
 def main(table: Table) -> Grid:
     """The metrics people look at first, with the score."""
-    names = [n for n in headline(table.group.metric_names)]
+    names = headline(table.group.metric_names)
     heads = ["rank" if table.ranked else "tier", "method", "score ↓"]
     heads += [f"{title(n)} {ARROWS.get(_direction(table, n), '')}".strip() for n in names]
     heads += ["seconds", "steps"]
@@ -93,7 +93,7 @@ def score(table: Table) -> Grid:
             continue
         cells = [row.arm.title, number(row.score, 2), *[number(row.sides[side], 2) for side in table.scored]]
         means = [row.scores.mean(n) for n in names]
-        rows.append(tuple([*cells, *["null" if m is None else f"{m:.2f}" for m in means]]))
+        rows.append((*cells, *["null" if m is None else f"{m:.2f}" for m in means]))
     note = (
         "Distance to the retrained models of the other seeds, in units of what the target is away from them "
         "(utility: in units of the retrained value); too much forgetting counts like too little."
@@ -150,7 +150,8 @@ def _notes(table: Table) -> list[str]:
         else "half the range over seeds"
     )
     notes = [
-        f"{ARROW_LEGEND}. ±: {spread}. Score: mean distance to the retrained model, lower is better. *: on the Pareto front."
+        f"{ARROW_LEGEND}. ±: {spread}. Score: mean distance to the retrained model, lower is better. "
+        "*: on the Pareto front."
     ]
     if methods and not table.ranked:
         notes.append(f"{max(seeds)} seeds: tiers (T1 best), no ranks; ranks need {MIN_SEEDS}.")
@@ -188,7 +189,8 @@ def _bar(cells: Sequence[str]) -> str:
 
 
 _TEX = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "±": r"$\pm$", "↑": r"$\uparrow$", "↓": r"$\downarrow$",
-        "≈": r"$\approx$", "<": "$<$", ">": "$>$", "[": "{[}", "]": "{]}", "*": "$^*$", "^": r"\^{}", "~": r"\~{}"}  # fmt: skip
+        "≈": r"$\approx$", "<": "$<$", ">": "$>$", "[": "{[}", "]": "{]}", "*": "$^*$", "^": r"\^{}",
+        "~": r"\~{}"}  # fmt: skip
 
 
 def tex(grid: Grid) -> str:

@@ -14,7 +14,9 @@ TOLERANCE = 1e-5  #: relative, for six significant digits
 
 
 def verify(file: Path, roots: Iterable[Path]) -> list[str]:
-    """What differs, one line per cell: rows that are missing, numbers that are not those of the runs or their samples."""
+    """What differs, one line per cell: rows that are missing, numbers that are not those of the runs or their
+    samples.
+    """
     results = Results.load(roots)
     problems = _against_samples(results)
     there = {tuple(row[k] for k in IDENTITY): row for row in read_csv(file)}

@@ -1,1 +1,3 @@
-"""Public helpers for testing methods and metrics: tiny models of every architecture, rows, and the conformance suite."""
+"""Public helpers for testing methods and metrics: tiny models of every architecture, rows, and the conformance
+suite.
+"""

@@ -1,4 +1,6 @@
-"""Tiny random models of each supported architecture, a byte-level tokenizer and rows: enough to test a method in a second."""
+"""Tiny random models of each supported architecture, a byte-level tokenizer and rows: enough to test a method in a
+second.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,8 @@ def tiny_encoder(max_length: int = 256) -> Encoder:
 def tiny_lm(
     architecture: str = "llama", seed: int = 0, dtype: torch.dtype = torch.float32, **overrides: Any
 ) -> LanguageModel:
-    """A random model (a few thousand parameters) of an architecture in `ARCHITECTURES`, without touching the global RNG.
+    """A random model (a few thousand parameters) of an architecture in `ARCHITECTURES`, without touching the global
+    RNG.
 
     Weights are drawn large enough (standard deviation 0.3) for losses and gradients that are not all alike.
     """

@@ -33,7 +33,9 @@ CHAT_TEMPLATE = (
 
 @dataclass(frozen=True)
 class EmbeddedModel:
-    """A model built from a config. `version` goes up when its weights or tokenizer change; `base` trains the base model."""
+    """A model built from a config. `version` goes up when its weights or tokenizer change; `base` trains the base
+    model.
+    """
 
     tied: bool  #: whether the output head shares the embedding's weights
     version: int = 1
