@@ -13,7 +13,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -98,6 +98,8 @@ class ForgetQuality(Metric):
         "open-unlearning": "R has 1e-10 in its denominator; whatever the rows (locuslab/open-unlearning privacy.py)",
     }
 
+    form: Literal["log10", "p"] = "log10"
+
     @property
     def depends(self) -> tuple[str, ...]:
         return self.under("forget_log_truth_ratio")
@@ -112,7 +114,7 @@ class ForgetQuality(Metric):
         a, b = ([v for v in value.per_sample.values() if v is not None] for value in (here, there))
         found = ks_test(a, b)
         return Value(
-            found.log10_p,
+            found.log10_p if self.form == "log10" else 10**found.log10_p,
             here.per_sample,
             details={
                 "p": 10**found.log10_p,
@@ -123,3 +125,12 @@ class ForgetQuality(Metric):
                 "at_floor": int(found.log10_p <= found.floor + 1e-9),
             },
         )
+
+
+metrics.preset(
+    "forget_quality_p",
+    of="forget_quality",
+    title="Forget Quality (p)",
+    meta={"range": (0, 1), "unit": "p"},
+    form="p",
+)

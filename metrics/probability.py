@@ -42,7 +42,7 @@ def normalised(right: float, wrong: Sequence[float], epsilon: float = 0.0) -> fl
     unit="probability",
 )
 class Probability(RowMetric):
-    """Mean over rows of P(answer | prompt)."""
+    """Mean over rows of P(answer | prompt), or with `paraphrased` of the right answer in other words."""
 
     protocols: ClassVar = {
         "ours": "mean over the predicted answer tokens",
@@ -50,12 +50,15 @@ class Probability(RowMetric):
         "open-unlearning": "divides by the labels before the shift (locuslab/open-unlearning evals/metrics/utils.py)",
     }
 
+    paraphrased: bool = False
+
     def asks(self, row: Row) -> Iterable[Request]:
-        yield Score(row.prompt, row.answer)
+        yield Score(row.prompt, row.paraphrased_answer if self.paraphrased else row.answer)
 
     def sample(self, row: Row, context: Context) -> float | None:
         unpredicted = 1 if self.protocol != "ours" and row.prompt == "" else 0
-        logp = mean_logp(context.score(row.prompt, row.answer), unpredicted)
+        (request,) = self.asks(row)
+        logp = mean_logp(context.ask(request), unpredicted)
         return None if logp is None else float(np.exp(logp))
 
 
@@ -65,6 +68,12 @@ metrics.preset(
     title="Probability of the answer, retain",
     meta={"direction": "higher", "target": None, "side": "utility"},
     split="retain",
+)
+metrics.preset(
+    "forget_paraphrased_answer_prob",
+    of="forget_prob",
+    title="Probability of the paraphrased answer, forget",
+    paraphrased=True,
 )
 
 

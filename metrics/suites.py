@@ -18,4 +18,36 @@ SUITES["tofu"] = (
     "retain_fact_prob",
 )
 SUITES["mia"] = ("mink_auc", "mink_auc_gap")
-SUITES["paraphrase"] = ("forget_paraphrase_prob", "forget_paraphrase_fact")
+SUITES["mia-all"] = (
+    *(f"{attack}_{statistic}" for attack in ("loss", "zlib", "mink", "minkpp") for statistic in ("auc", "tpr")),
+    "mink_auc_gap",
+    "privleak",
+)
+SUITES["muse"] = ("verbmem_forget", "knowmem_forget", "knowmem_retain", "privleak")
+SUITES["memorization"] = (
+    "forget_exact_memorization",
+    "forget_extraction_strength",
+    "forget_logp",
+    "forget_violation_rate",
+    "forget_violation_bound",
+)
+SUITES["knowledge"] = (
+    "forget_paraphrase_prob",
+    "forget_paraphrase_rouge_l",
+    "forget_paraphrase_fact",
+    "forget_leak",
+)
+SUITES["fluency"] = (
+    "forget_repetition",
+    "retain_repetition",
+    "forget_answer_nll",
+    "retain_answer_nll",
+    "forget_refusal",
+    "retain_refusal",
+)
+SUITES["open-unlearning"] = (
+    "aggregate_memorization",
+    "aggregate_privacy",
+    "aggregate_utility",
+    "aggregate",
+)

@@ -45,7 +45,7 @@ def symmetric(log_r: float) -> float:
 
 def clipped(log_r: float) -> float:
     """max(0, 1 - R)"""
-    return float(max(0.0, -np.expm1(log_r)))
+    return 0.0 if log_r >= 0 else float(-np.expm1(log_r))
 
 
 def preference(log_r: float) -> float:

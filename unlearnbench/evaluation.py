@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 from unlearnbench import generation, scoring
 from unlearnbench.benchmarks.base import Benchmark
 from unlearnbench.errors import UserError
+from unlearnbench.external import run_external
 from unlearnbench.gradients import gradient_norms
 from unlearnbench.language_model import LanguageModel
 from unlearnbench.metric import (
     Context,
+    External,
     Generate,
     GradNorm,
     Metric,
@@ -91,8 +93,19 @@ def _gradnorm(asked: Asked, requests: Sequence[GradNorm]) -> tuple[Mapping[Any, 
     return answers, {"asked": len(requests), "distinct": len(answers)}
 
 
+def _external(asked: Asked, requests: Sequence[External]) -> tuple[Mapping[Any, Any], dict[str, Any]]:
+    answers = {request: run_external(asked.lm, asked.encoder, request) for request in dict.fromkeys(requests)}
+    return answers, {"asked": len(requests), "distinct": len(answers)}
+
+
 #: one runner per kind of request, in the order they run; a plug-in may add its own kind
-RUNNERS: dict[type[Request], Runner] = {Score: _score, Generate: _generate, Sample: _sample, GradNorm: _gradnorm}
+RUNNERS: dict[type[Request], Runner] = {
+    Score: _score,
+    Generate: _generate,
+    Sample: _sample,
+    GradNorm: _gradnorm,
+    External: _external,
+}
 
 
 @dataclass

@@ -94,8 +94,9 @@ def score(
             for key, scored in _forward(lm, encoder, batch, wanted, counts):
                 scores[key] = scored
     answers = {}
-    for request, scored in zip(distinct, scores, strict=True):
-        spans = encoder.spans(request.prompt, request.answer, request.raw) if "spans" in wants[request] else None
+    for request, row, scored in zip(distinct, coded, scores, strict=True):
+        asked = "spans" in wants[request] and row is not None
+        spans = encoder.spans(request.prompt, request.answer, request.raw) if asked else None
         if spans is not None:
             scored = replace(scored, spans=np.array(spans[len(spans) - len(scored) :], np.int32).reshape(-1, 2))
         if "moments" not in wants[request]:
