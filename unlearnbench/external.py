@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import copy
 import os
+import random
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from tokenizers.processors import TemplateProcessing
 
 from unlearnbench.errors import UserError, did_you_mean
 from unlearnbench.language_model import LanguageModel
@@ -50,7 +55,7 @@ def lm_eval_task(
         manager = TaskManager(include_path=str(Path(name).parent), include_defaults=False)
     generation_config = copy.deepcopy(getattr(lm.hf, "generation_config", None))
     try:
-        with evaluating(lm, inference=False):
+        with evaluating(lm, inference=False), _own_randomness():
             adapter = _adapter(lm, encoder, batch_size)
             found = lm_eval.simple_evaluate(
                 model=adapter,
@@ -72,6 +77,18 @@ def lm_eval_task(
         if generation_config is not None:
             lm.hf.generation_config = generation_config
     return _summary(found, task, adapter.shortened, lm_eval.__version__)
+
+
+@contextmanager
+def _own_randomness() -> Iterator[None]:
+    """Whatever a library draws or seeds inside, the global generators of Python, NumPy and torch are as before."""
+    states = random.getstate(), np.random.get_state(), torch.random.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.random.set_rng_state(states[2])
 
 
 def _task_name(path: Path) -> str:
@@ -106,13 +123,25 @@ def _adapter(lm: LanguageModel, encoder: Encoder, batch_size: int) -> Any:
 
     return Adapter(
         pretrained=lm.hf,
-        tokenizer=copy.deepcopy(encoder.tokenizer),
+        tokenizer=_with_bos(encoder),
         add_bos_token=encoder.tokenizer.bos_token_id is not None,
         batch_size=batch_size,
         softmax_dtype=torch.float32,
         device=str(lm.device),
         max_length=getattr(lm.config, "max_position_embeddings", None),
     )
+
+
+def _with_bos(encoder: Encoder) -> Any:
+    """A copy of the tokenizer that puts BOS in front of a text, as the encoder does."""
+    tokenizer = copy.deepcopy(encoder.tokenizer)
+    bos = tokenizer.bos_token_id
+    if bos is not None and tokenizer.is_fast and tokenizer("a")["input_ids"][:1] != [bos]:
+        token = tokenizer.bos_token
+        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+            single=f"{token} $A", special_tokens=[(token, bos)]
+        )
+    return tokenizer
 
 
 def _summary(found: Any, task: str, shortened: int, version: str) -> dict[str, Any]:
