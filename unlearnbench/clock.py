@@ -47,8 +47,8 @@ class Meter:
     """Tokens and floating-point operations.
 
     A forward pass of a batch takes 2 (body x tokens + head x answer tokens) operations, the backward pass the same
-    again for the activations and 2 x trained parameters x tokens for the weights; attention scores are left out. Padding is
-    computed, so it counts in `flops`; `tokens` are real ones.
+    again for the activations and 2 x trained parameters x tokens for the weights; attention scores are left out.
+    Padding is computed, so it counts in `flops`; `tokens` are real ones.
     """
 
     body: int
