@@ -57,12 +57,13 @@ def build(entry: Entry, **values: Any) -> Method:
 
 
 def variants() -> list[Any]:
-    """Each name with each protocol of its class, with each retain regulariser, and with further settings."""
+    """Each class with each of its protocols, each preset, each retain regulariser, and further settings."""
     found = []
     for entry in methods:
         if not entry.build().is_loop:
             continue
-        for protocol in entry.cls.protocols:
+        protocols = entry.cls.protocols if entry.preset_of is None else [entry.build().protocol]
+        for protocol in protocols:
             found.append(pytest.param(build(entry, protocol=protocol), id=f"{entry.name}-{protocol}"))
         if entry.preset_of is None:
             for values in MORE.get(entry.name, []):
