@@ -19,7 +19,7 @@ quickstart: $(VENV)/.ready-quant-$(KEY) ## seven methods on the embedded benchma
 	@$(BIN)/unlearnbench run quickstart
 
 results/quickstart: quickstart ## the committed results of the quickstart, and the table in the README
-	@$(BIN)/python -m unlearnbench.report.publish quickstart --out results/quickstart --readme README.md
+	@$(BIN)/python -m unlearnbench.publish quickstart --out results/quickstart --readme README.md
 
 test: $(VENV)/.ready-dev,quant-$(KEY) ## the test suite
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests

@@ -82,12 +82,12 @@ def lm_eval_task(
 @contextmanager
 def _own_randomness() -> Iterator[None]:
     """Whatever a library draws or seeds inside, the global generators of Python, NumPy and torch are as before."""
-    states = random.getstate(), np.random.get_state(), torch.random.get_rng_state()
+    states = random.getstate(), np.random.get_state(), torch.random.get_rng_state()  # noqa: NPY002
     try:
         yield
     finally:
         random.setstate(states[0])
-        np.random.set_state(states[1])
+        np.random.set_state(states[1])  # noqa: NPY002
         torch.random.set_rng_state(states[2])
 
 

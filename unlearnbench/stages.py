@@ -35,7 +35,7 @@ from unlearnbench.probing import oracle_numbers
 from unlearnbench.requests import Generate
 from unlearnbench.selection import Selector
 from unlearnbench.settings import ModelSettings, TrainSettings
-from unlearnbench.training import Hooks, total_steps
+from unlearnbench.training import Hooks
 from unlearnbench.unlearning import Supply, unlearn
 
 Parents = Mapping[str, Path]
@@ -67,7 +67,7 @@ def run_method(spec: Mapping[str, Any], parents: Parents, folder: Path) -> dict[
     forget, retain = data.rows(spec["forget"]), data.rows(spec["retain"])
     holdout = data.rows("holdout") if "holdout" in data.splits else ()
     hooks = _hooks(folder, settings)
-    hooks.evaluate = _trajectory(spec, loaded, data, len(forget), settings)
+    hooks.evaluate = _trajectory(spec, loaded, data)
     hooks.selector = _selector(settings, loaded, data, len(forget))
     supply = Supply(holdout=holdout, generate=_sampler, load_base=_base_loader(spec, parents))
     if "retrained" in parents:
@@ -120,7 +120,7 @@ def _examples(scored: evaluation.Evaluation, data: Benchmark, count: int = 5) ->
     examples = []
     for split in ("forget", "retain_eval" if "retain_eval" in data.splits else "retain"):
         rows = [row for row in data.splits.get(split, ()) if row.prompt in texts]
-        step = max(1, len(rows) // count + 1)  # a step that is no multiple of the questions per author shows all kinds
+        step = (len(rows) // count + 1) | 1  # an odd step meets every kind of question in turn
         for row in rows[::step][:count]:
             examples.append(
                 {
@@ -209,21 +209,18 @@ def _hooks(folder: Path, settings: TrainSettings) -> Hooks:
 
 
 def _trajectory(
-    spec: Mapping[str, Any], loaded: Loaded, data: Benchmark, rows: int, settings: TrainSettings
-) -> Callable[[LanguageModel, int], dict[str, Any] | None] | None:
-    """Score a few metrics at evenly spaced steps, for the trajectory plot; off the clock."""
-    plan = spec["trajectory"]
-    if not plan["points"]:
+    spec: Mapping[str, Any], loaded: Loaded, data: Benchmark
+) -> Callable[[LanguageModel, int, int, bool], dict[str, Any] | None] | None:
+    """Score a few metrics at evenly spaced steps and at the end, for the trajectory plot; off the clock."""
+    points, names = spec["trajectory"]["points"], spec["trajectory"]["metrics"]
+    if not points:
         return None
-    per_epoch = -(-rows // (settings.batch_size * settings.accumulation))
-    steps = total_steps(settings, per_epoch)
-    wanted = {round(steps * i / plan["points"]) for i in range(plan["points"] + 1)}
 
-    def score(lm: LanguageModel, step: int) -> dict[str, Any] | None:
-        if step not in wanted:
+    def score(lm: LanguageModel, step: int, steps: int, last: bool) -> dict[str, Any] | None:
+        if not last and step not in {round(steps * i / points) for i in range(points + 1)}:
             return None
-        scored = evaluation.evaluate({"model": lm}, loaded.encoder, data, plan["metrics"])
-        return {name: scored.values[name].score for name in plan["metrics"]}
+        scored = evaluation.evaluate({"model": lm}, loaded.encoder, data, names)
+        return {name: scored.values[name].score for name in names}
 
     return score
 

@@ -77,9 +77,8 @@ class Hooks:
     """What happens around the loop: where the curve goes, when to evaluate, which rule stops, where to resume from."""
 
     log: Callable[[dict[str, Any]], None] = lambda line: None
-    evaluate: Callable[[LanguageModel, int], dict[str, Any] | None] | None = (
-        None  #: returns a trajectory point, or None
-    )
+    #: (model, step, planned steps, whether the run ends here) -> a trajectory point, or None
+    evaluate: Callable[[LanguageModel, int, int, bool], dict[str, Any] | None] | None = None
     progress: Callable[[int, int], None] = lambda step, total: None
     resumed: Callable[[int], None] = lambda step: None  #: told how many steps an earlier attempt had done
     prober: StopProbe | None = None
@@ -154,7 +153,7 @@ def run(
         if start == 0 and hooks.prober is not None and hooks.prober.due(0):
             _look(lm, 0, hooks, clock)
         if start == 0 and hooks.evaluate is not None:
-            _evaluate(lm, 0, hooks, clock)
+            _evaluate(lm, 0, steps, False, hooks, clock)
         number = start
         while number < steps:
             with clock.phase("optimise"):
@@ -187,7 +186,7 @@ def run(
                     value = hooks.selector.look(lm, number, trained)
                 hooks.log({"step": number, "seconds": clock.cost, "select": {hooks.selector.metric: value}})
             if hooks.evaluate is not None:
-                _evaluate(lm, number, hooks, clock)
+                _evaluate(lm, number, steps, stop is not None or number == steps, hooks, clock)
             if stop is not None:
                 break
             if hooks.checkpoint is not None and settings.checkpoint_every and number % settings.checkpoint_every == 0:
@@ -295,10 +294,10 @@ def _look(lm: LanguageModel, step: int, hooks: Hooks, clock: Clock) -> Any:
     return reading
 
 
-def _evaluate(lm: LanguageModel, step: int, hooks: Hooks, clock: Clock) -> None:
+def _evaluate(lm: LanguageModel, step: int, steps: int, last: bool, hooks: Hooks, clock: Clock) -> None:
     assert hooks.evaluate is not None
     with clock.phase("evaluate"):
-        point = hooks.evaluate(lm, step)
+        point = hooks.evaluate(lm, step, steps, last)
     if point is not None:
         hooks.log({"step": step, "seconds": clock.cost, "trajectory": point})
 

@@ -349,7 +349,7 @@ def test_evaluation_and_warm_up_are_off_the_clock():
     import time
 
     clock = Clock()
-    hooks = Hooks(evaluate=lambda lm, step: time.sleep(0.05) or {"x": 1.0})
+    hooks = Hooks(evaluate=lambda lm, step, steps, last: time.sleep(0.05) or {"x": 1.0})
     lines: list[dict] = []
     hooks.log = lines.append
     unlearn(methods.get("npo").build(), tiny_lm(), ENCODER, FORGET, RETAIN, SGD, 0, Accelerator(), clock, hooks)

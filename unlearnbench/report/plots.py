@@ -203,7 +203,9 @@ def violation(table: Table, plt: Any) -> Any:
             if step is not None:
                 at = next((r for s, r, _ in rates if s == step), rates[-1][1])
                 axes.plot(step, at, "o", markersize=11, markerfacecolor="none", color=style.colour, markeredgewidth=1.5)
-                axes.annotate(f"stop at {step}", (step, at), xytext=(8, 8), textcoords="offset points", fontsize=8)
+                axes.annotate(
+                    f"stop at {step}", (step, at), xytext=(9, 6 - 12 * i), textcoords="offset points", fontsize=8
+                )
         axes.set_ylim(0, 1.05)
         axes.set_xlabel("optimiser steps")
         axes.set_ylabel("violation rate of the probe")

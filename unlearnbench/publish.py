@@ -1,6 +1,6 @@
 """Put an experiment's report and records where they are committed, and its table into the README.
 
-    python -m unlearnbench.report.publish quickstart --runs runs --out results/quickstart --readme README.md
+    python -m unlearnbench.publish quickstart --runs runs --out results/quickstart --readme README.md
 
 Copied are the tables, plots and page, and of each stage the request, the record, the curve and the metrics; no weights
 and no answers.
