@@ -101,7 +101,10 @@ class MASC(Method):
 
     def prepare(self, context: PrepareContext) -> State:
         seed = int(torch.randint(2**31, (1,), generator=context.generator))
-        return State(cut_seed=seed, row_index={row.id: i for i, row in enumerate(context.forget)})
+        numbers = {row.id: i for i, row in enumerate(context.forget)}
+        rows = context.encoder.rows(context.forget).rows
+        places = {row.row_id: (numbers[row.source], max(0, row.window - 1)) for row in rows}
+        return State(cut_seed=seed, row_index=places)
 
     def active(self, step: Step) -> Tensor:
         """The answer tokens of the forget batch that take part in this step, bool [B, L]."""
@@ -111,7 +114,7 @@ class MASC(Method):
         if self.cut[0] == self.cut[1]:  # nothing to draw
             units = [0.0] * len(view.batch)
         elif self.cuts == "fixed":
-            units = [fixed_unit(step.state["row_index"][row_id]) for row_id in view.batch.row_ids]
+            units = [fixed_unit(*step.state["row_index"][row_id]) for row_id in view.batch.row_ids]
         else:
             units = [drawn_unit(step.state["cut_seed"], row_id, step.number) for row_id in view.batch.row_ids]
         return continuation(view.mask, spread(units, self.cut), self.min_prefix, self.min_suffix)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from unlearnbench.method import Method, PrepareContext, Retain, State, Step, Terms, hyper, methods
 from unlearnbench.reference import token_nll
-from unlearnbench.text import IGNORE, supervised
+from unlearnbench.text import IGNORE
 
 ROWS = 256  #: retain rows on which the target's own retain loss is measured
 
@@ -82,7 +82,6 @@ class PDU(Method):
 def _target_loss(context: PrepareContext) -> float:
     """The target's mean answer -log p on up to `ROWS` retain rows."""
     order = torch.randperm(len(context.retain), generator=context.generator)[:ROWS].tolist()
-    encode = context.encoder.encode
-    rows, _ = supervised(encode(r.prompt, r.answer, r.id) for r in (context.retain[i] for i in order))
+    rows = context.encoder.rows(context.retain[i] for i in order).rows
     values = token_nll(context.lm, rows, context.encoder.pad_id).values()
     return float(torch.cat(list(values)).double().mean())

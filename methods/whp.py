@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from unlearnbench.method import Method, PrepareContext, State, Step, Terms, hyper, methods
 from unlearnbench.reference import by_length, evaluating, run
-from unlearnbench.text import collate, supervised
+from unlearnbench.text import collate
 
 
 def generic_logits(logits: Tensor, reinforced_logits: Tensor, alpha: float) -> Tensor:
@@ -47,8 +47,7 @@ class WHP(Method):
         if self.learning_rate is not None:
             changes["learning_rate"] = self.learning_rate
         reinforced = context.finetune(context.forget, context.settings.model_copy(update=changes))
-        encode, lm = context.encoder.encode, context.lm
-        rows, _ = supervised(encode(row.prompt, row.answer, row.id) for row in context.forget)
+        rows, lm = context.encoder.rows(context.forget).rows, context.lm
         labels = {}
         with evaluating(lm), evaluating(reinforced):
             for chunk in by_length(rows, 4096):

@@ -34,12 +34,15 @@ class FineTuning:
         accelerator: Accelerator,
     ):
         self.lm, self.encoder, self.settings, self.accelerator, self.seed = lm, encoder, settings, accelerator, seed
-        own = [encoder.encode(row.prompt, row.answer, row.id) for row in rows]
-        kept = [i for i, encoded in enumerate(own) if encoded.answer_length > 0]
-        if not kept:
-            raise UserError(f"None of the {len(own)} rows has an answer token to learn.")
-        self.own = [own[i] for i in kept]
-        self.others = [[encoder.encode(p, rows[i].answer, rows[i].id) for p in rows[i].paraphrases] for i in kept]
+        self.coded = encoder.rows(rows)
+        self.own = self.coded.rows
+        if not self.own:
+            raise UserError(f"None of the {len(rows)} rows has an answer token to learn.")
+        by_id = {row.id: row for row in rows}
+        self.others = [
+            [encoder.encode(prompt, row.answer, row.id) for prompt in row.paraphrases if row.prompt]
+            for row in (by_id[encoded.source] for encoded in self.own)
+        ]
         extra = sum(settings.paraphrases for others in self.others if others)
         self.count = len(self.own) + extra
         self._epoch, self._items = -1, list[Encoded]()
@@ -123,4 +126,6 @@ def finetune(
     prepared = accelerator.prepare(lm)
     with clock.phase("encode"):
         objective = FineTuning(prepared, rows, encoder, settings, seed, accelerator)
-    return run(prepared, objective, settings, seed, accelerator, clock, hooks)
+    outcome = run(prepared, objective, settings, seed, accelerator, clock, hooks)
+    outcome.warnings += objective.coded.notes()
+    return outcome

@@ -69,7 +69,7 @@ def make_encoder(hf: nn.Module, tokenizer: PreTrainedTokenizerBase, settings: Mo
             "Resize the embedding of the model and save it first."
         )
     limit = getattr(hf.config, "max_position_embeddings", None) or settings.max_length
-    return Encoder(tokenizer, settings.template, min(settings.max_length, int(limit)))
+    return Encoder(tokenizer, settings.template, min(settings.max_length, int(limit)), settings.protocol)
 
 
 def save(lm: LanguageModel, encoder: Encoder, folder: str | Path) -> None:

@@ -31,7 +31,7 @@ from unlearnbench.method import Method, View
 from unlearnbench.reference import evaluating, run, token_nll
 from unlearnbench.retain import kl
 from unlearnbench.stopping import StopRule, Violation, hoeffding_ucb, make_rule
-from unlearnbench.text import Batch, Encoded, Encoder, collate, supervised
+from unlearnbench.text import Batch, Encoded, Encoder, collate
 
 ROWS_PER_FORWARD = 32
 _CONFIRMED = {"violation_rate": "confirm_rate"}
@@ -334,6 +334,7 @@ def oracle_numbers(
     retrained: Any, encoder: Encoder, forget_rows: Sequence[Row]
 ) -> dict[str, Callable[[Any, Sequence[str]], float]]:
     """`numbers` for oracle rules: `retrained_prob` of the probed rows, from a retrained model looked at once."""
-    rows, _ = supervised(encoder.encode(row.prompt, row.answer, row.id) for row in forget_rows)
+    rows = [encoder.encode(row.prompt, row.answer, row.id) for row in forget_rows]
+    rows = [row for row in rows if row.answer_length > 0]
     known = {row_id: math.exp(-float(nll.mean())) for row_id, nll in token_nll(retrained, rows, encoder.pad_id).items()}
     return {"retrained_prob": lambda lm, row_ids: sum(known[row_id] for row_id in row_ids) / len(row_ids)}

@@ -73,6 +73,7 @@ class ModelSettings(Settings):
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
     template: str = "auto"  #: how prompts are framed: see `unlearnbench.text`
+    protocol: Literal["ours", "tofu", "open-unlearning", "muse"] = "ours"  #: whose encoding: see `unlearnbench.text`
     max_length: int = Field(512, ge=8)  #: tokens; prompts are cut on the left, answers never
     trust_remote_code: bool = False
     allow_pickle: bool = False

@@ -9,67 +9,88 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from unlearnbench.errors import UserError, did_you_mean
+from unlearnbench.templates import CHAT_STYLES, TEMPLATES, ChatStyle, Template, render
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from unlearnbench.benchmarks.base import Row
+
+__all__ = ["IGNORE", "PROTOCOLS", "TEMPLATES", "Batch", "Coded", "Encoded", "Encoder", "Template", "collate"]
+
 IGNORE = -100
-
-
-class Template(NamedTuple):
-    """A framing in text: `before` prompt `after` `tag` answer, and `closing` when another question follows."""
-
-    before: str = ""
-    after: str = ""
-    tag: str = ""
-    closing: str = ""
-
-    def question(self, prompt: str, solved: Iterable[tuple[str, str]] = ()) -> str:
-        """The framed prompt up to `tag`, behind (question, answer) pairs framed alike."""
-        shots = "".join(f"{self.before}{q}{self.after}{self.tag}{a}{self.closing}" for q, a in solved)
-        return f"{shots}{self.before}{prompt}{self.after}"
-
-
-#: Prompt framings by name. `chat` is the tokenizer's own chat template.
-TEMPLATES: dict[str, Template] = {
-    "plain": Template(),
-    "question-answer": Template("Question: ", "\n", "Answer: ", "\n\n"),
-    "llama-2": Template("[INST] ", " [/INST]", "", " "),
-}
-
-PROTOCOLS = ("ours", "tofu", "open-unlearning")
+PROTOCOLS = ("ours", "tofu", "open-unlearning", "muse")
+VERSION = 1  #: of the encoding: goes up when a change here changes ids
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """The ids of one row. Tokens from `prompt_length` on are the answer, its EOS included."""
+    """The ids of one row, or of one window of a long text. Tokens from `prompt_length` on are the answer, EOS included.
+
+    `row_id` is unique in a set of rows; the windows of a text are `id#1`, `id#2`, …, and `window` is their number.
+    """
 
     row_id: str
     ids: tuple[int, ...]
     prompt_length: int
-    cut: int = 0  #: prompt tokens dropped on the left to fit the maximum length
+    cut: int = 0  #: tokens dropped to fit the maximum length
+    window: int = 0
 
     @property
     def answer_length(self) -> int:
         """Answer tokens that can be predicted (the very first token of a text cannot)."""
         return len(self.ids) - max(self.prompt_length, 1)
 
+    @property
+    def source(self) -> str:
+        """The id of the row this is, or is a window of."""
+        return self.row_id.rpartition("#")[0] if self.window else self.row_id
+
+
+@dataclass
+class Coded:
+    """Rows ready for training, and what became of the others. Every entry is a row id."""
+
+    rows: list[Encoded] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)  #: without a token to supervise: left out everywhere
+    cut: dict[str, int] = field(default_factory=dict)  #: tokens dropped to fit the maximum length
+    windows: dict[str, int] = field(default_factory=dict)  #: pieces of a text longer than the maximum length
+
+    def notes(self, what: str = "rows") -> list[str]:
+        """One line for each thing worth knowing; nothing when every row came through whole."""
+        lines = []
+        if self.dropped:
+            lines.append(f"{what} without an answer token, left out: {', '.join(self.dropped)}")
+        if self.cut:
+            total = sum(self.cut.values())
+            lines.append(
+                f"{what} shortened to fit max_length: {len(self.cut)}, by {total} tokens: {', '.join(self.cut)}"
+            )
+        return lines
+
 
 class Encoder:
     """Encode rows for one tokenizer.
 
     The protocol `ours` encodes prompt and answer separately and joins them, so that no merge crosses the boundary;
-    exactly one BOS is in front when the tokenizer has one, EOS closes the answer and is supervised.
-    `open-unlearning` and `tofu` encode the whole text at once, as those code bases do: a merge may cross the boundary,
-    whose place is the length of the encoded prompt; a text too long is cut on its right. `tofu` supervises the
-    template's tag (`Answer: `) too, and EOS only if there is room for it.
+    exactly one BOS is in front when the tokenizer has one, EOS closes the answer and is supervised, and a prompt too
+    long is cut on its left.
+
+    The others encode the whole text at once, as those code bases do: a merge may cross the boundary, whose place is the
+    length of the encoded prompt, a text too long is cut on its right, and markers of special tokens inside the data are
+    parsed. `open-unlearning` closes answers with EOS, but not texts. `tofu` supervises the template's tag (`Answer: `)
+    too, generates it, and supervises EOS only if there is room for it. `muse` closes nothing with EOS, and labels the
+    first token of a text too.
+
+    A text (an empty prompt) is never framed; one longer than `max_length` is cut into windows of tokens.
     `template`: `auto` (the tokenizer's chat template, else `question-answer`), `chat`, or a name of `TEMPLATES`.
     """
 
@@ -89,94 +110,41 @@ class Encoder:
         if tokenizer.eos_token_id is None:
             raise UserError("The tokenizer has no EOS token, which closes every answer; set `eos_token`.")
         self.tokenizer, self.template, self.max_length, self.protocol = tokenizer, template, max_length, protocol
+        self.style = CHAT_STYLES.get(protocol, ChatStyle())
         self.eos_id: int = tokenizer.eos_token_id
         pad = tokenizer.pad_token_id
         self.pad_id: int = self.eos_id if pad is None else pad
         self._known: dict[str, list[int]] = {}
 
-    # -- text to ids -------------------------------------------------------------------------------------------
+    # -- rows --------------------------------------------------------------------------------------------------
 
-    def _ids(self, text: str) -> list[int]:
-        # Markers of the template inside the data stay data: special tokens are not parsed out of a row's text.
-        if text not in self._known:
-            coded = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)
-            self._known[text] = list(coded["input_ids"])
-        return list(self._known[text])
-
-    def _bos(self, ids: list[int]) -> list[int]:
-        bos = self.tokenizer.bos_token_id
-        if bos is None or (ids and ids[0] == bos):
-            return ids
-        return [bos, *ids]
-
-    def prompt_ids(self, prompt: str, raw: bool = False) -> list[int]:
-        """The framed prompt, ready for a continuation; `raw`: unframed; for an empty prompt only BOS (or nothing)."""
-        if prompt == "":
-            return self._bos([])
-        if self.protocol != "ours":
-            return self._whole(self._framed(prompt, raw), raw)
-        if raw:
-            return self._bos(self._ids(prompt))
-        if self.template == "chat":
-            before, after = self._chat_frame()
-            return self._bos([*before, *self._ids(prompt), *after])
-        return self._bos(self._ids(self._framed(prompt, raw)))
-
-    def _framed(self, prompt: str, raw: bool, answer: str | None = None) -> str:
-        """The prompt's text in its frame, up to where an answer starts, and the answer where one is given."""
-        if not raw and self.template == "chat":
-            turns = [{"role": "user", "content": prompt}]
-            turns += [] if answer is None else [{"role": "assistant", "content": answer}]
-            return self._rendered(turns, answer is None)
-        template = Template() if raw else TEMPLATES[self.template]
-        return template.question(prompt) + template.tag + (answer or "")
-
-    def _rendered(self, turns: list[dict[str, str]], open_end: bool) -> str:
-        text = self.tokenizer.apply_chat_template(
-            turns, tokenize=False, add_generation_prompt=open_end, date_string="26 Jul 2024"
-        )
-        return str(text)
-
-    def _chat_frame(self) -> tuple[list[int], list[int]]:
-        """The ids the chat template puts before and after a user's text."""
-        if not hasattr(self, "_frame"):
-            hole = "\u2766hole\u2766"
-            text = self._rendered([{"role": "user", "content": hole}], True)
-            if text.count(hole) != 1:
-                raise UserError(
-                    "The chat template does not repeat the user's text exactly once; name another template."
-                )
-            parts = (self.tokenizer(part, add_special_tokens=False)["input_ids"] for part in text.split(hole))
-            before, after = (list(part) for part in parts)
-            self._frame = (before, after)
-        return self._frame
-
-    def answer_ids(self, answer: str) -> list[int]:
-        """The answer and the EOS that closes it; nothing for an empty answer."""
-        ids = self._ids(answer)
-        return [*ids, self.eos_id] if ids else []
-
-    def spans(self, prompt: str, answer: str, raw: bool = False) -> list[tuple[int, int]] | None:
-        """Characters [start, end) of `answer` behind each answer token; EOS stands at its end. None: not known."""
-        if not self.tokenizer.is_fast:
-            return None
-        joint = self.protocol != "ours"
-        text = self._framed(prompt, raw, answer) if joint else answer
-        coded = self.tokenizer(
-            text,
-            add_special_tokens=joint and self._adds_specials(raw),
-            split_special_tokens=not joint,
-            return_offsets_mapping=True,
-        )
-        shift = text.rfind(answer) if joint else 0
-        pairs = [(int(start) - shift, int(end) - shift) for start, end in coded["offset_mapping"]]
-        row = self.encode(prompt, answer, raw=raw)
-        clipped = [(min(max(s, 0), len(answer)), min(max(e, 0), len(answer))) for s, e in pairs]
-        clipped = clipped[row.prompt_length :] if joint else clipped
-        return [*clipped, *[(len(answer), len(answer))] * (len(row.ids) - row.prompt_length - len(clipped))]
+    def rows(self, rows: Iterable[Row]) -> Coded:
+        """All that training sees of `rows`: texts in windows, and a record of what was dropped or cut."""
+        coded = Coded()
+        for row in rows:
+            if row.prompt:
+                pieces = [self.encode(row.prompt, row.answer, row.id)]
+            else:
+                pieces = self.windows(row.answer, row.id)
+            kept = [piece for piece in pieces if piece.answer_length > 0]
+            coded.rows += kept
+            if not kept:
+                coded.dropped.append(row.id)
+            if len(pieces) > 1:
+                coded.windows[row.id] = len(pieces)
+            elif pieces[0].cut:
+                coded.cut[row.id] = pieces[0].cut
+        return coded
 
     def encode(self, prompt: str, answer: str, row_id: str = "", raw: bool = False) -> Encoded:
-        """One row. A prompt too long for `max_length` is cut on its left, after BOS; the answer never is."""
+        """One row. A prompt too long for `max_length` is cut on its left, after BOS; the answer never is.
+
+        Of a text longer than `max_length` the first window. `raw`: the prompt is not framed.
+        """
+        if prompt == "":
+            first, *rest = self.windows(answer, row_id)
+            lost = sum(len(window.ids) - len(self._bos([])) for window in rest)
+            return replace(first, row_id=row_id, window=0, cut=lost)
         if self.protocol != "ours":
             return self._encode_jointly(prompt, answer, row_id, raw)
         before, after = self.prompt_ids(prompt, raw), self.answer_ids(answer)
@@ -191,32 +159,154 @@ class Encoder:
             before = [*keep, *before[cut + len(keep) :]]
         return Encoded(row_id, (*before, *after), len(before), cut)
 
-    def _encode_jointly(self, prompt: str, answer: str, row_id: str, raw: bool) -> Encoded:
-        ids = self._whole(self._framed(prompt, raw, answer), raw)[: self.max_length]
-        tofu = self.protocol == "tofu" and not raw and self.template != "chat"
-        before = TEMPLATES[self.template].question(prompt) if tofu else self._framed(prompt, raw)
-        if ids[-1:] != [self.eos_id] and not (self.protocol == "tofu" and len(ids) >= self.max_length):
-            ids.append(self.eos_id)
-        return Encoded(row_id, tuple(ids), min(len(self._whole(before, raw)), len(ids)) if prompt else 0)
+    def windows(self, text: str, row_id: str = "") -> list[Encoded]:
+        """A text as windows of at most `max_length` tokens, each behind BOS; the last one may be shorter and is kept.
 
-    def _whole(self, text: str, raw: bool = False) -> list[int]:
-        """The ids of a whole text with the special tokens the tokenizer adds (a chat template brings its own)."""
-        return list(self.tokenizer(text, add_special_tokens=self._adds_specials(raw))["input_ids"])
+        The text is encoded once and its ids are cut, so that no window is decoded and encoded again. (MUSE fills the
+        last window with the beginning of the first; OpenUnlearning decodes each window and encodes it again.)
+        """
+        bos = self._bos([])
+        labelled_from = {"ours": len(bos), "muse": 0}.get(self.protocol, 1)
+        ids = self.answer_ids(text)
+        if self.protocol != "ours":
+            ids = self._plain_ids(text)
+            ids += [self.eos_id] if ids and self.protocol == "tofu" else []
+        room = self.max_length - len(bos)
+        pieces = [ids[i : i + room] for i in range(0, len(ids), room)] or [[]]
+        if len(pieces) == 1:
+            return [Encoded(row_id, (*bos, *ids), labelled_from)]
+        return [Encoded(f"{row_id}#{k}", (*bos, *piece), labelled_from, window=k) for k, piece in enumerate(pieces, 1)]
+
+    # -- text to ids -------------------------------------------------------------------------------------------
+
+    def prompt_ids(self, prompt: str, raw: bool = False) -> list[int]:
+        """The framed prompt, ready for a continuation; `raw`: unframed; for an empty prompt only BOS (or nothing)."""
+        if prompt == "":
+            return self._bos([])
+        if self.protocol != "ours":
+            return self._open(self._whole(self._framed(prompt, raw), raw))
+        if raw:
+            return self._bos(self._ids(prompt))
+        if self.template == "chat":
+            before, after = self._chat_frame
+            return self._bos([*before, *self._ids(prompt), *after])
+        return self._bos(self._ids(self._framed(prompt, raw)))
+
+    def answer_ids(self, answer: str) -> list[int]:
+        """The answer and the EOS that closes it; nothing for an empty answer."""
+        ids = self._ids(answer)
+        return [*ids, self.eos_id] if ids else []
+
+    def _ids(self, text: str) -> list[int]:
+        # Markers of the template inside the data stay data: special tokens are not parsed out of a row's text.
+        if text not in self._known:
+            coded = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)
+            self._known[text] = list(coded["input_ids"])
+        return list(self._known[text])
+
+    def _plain_ids(self, text: str) -> list[int]:
+        """The ids of a text as the public code bases see it, without the special tokens that a tokenizer adds."""
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def _bos(self, ids: list[int]) -> list[int]:
+        bos = self.tokenizer.bos_token_id
+        if bos is None or (ids and ids[0] == bos):
+            return ids
+        return [bos, *ids]
+
+    def _framed(self, prompt: str, raw: bool, answer: str | None = None) -> str:
+        """The prompt's text in its frame, up to where an answer starts, and the answer where one is given."""
+        if not raw and self.template == "chat":
+            turns = [{"role": "user", "content": prompt}]
+            turns += [] if answer is None else [{"role": "assistant", "content": answer}]
+            return render(self.tokenizer, turns, answer is None, self.style)
+        template = Template() if raw else TEMPLATES[self.template]
+        if answer is None and self.protocol == "tofu":
+            return template.question(prompt)  # the tag belongs to what is learned, and generated
+        return template.question(prompt) + template.tag + (answer or "")
+
+    @cached_property
+    def _chat_frame(self) -> tuple[list[int], list[int]]:
+        """The ids the chat template puts before and after a user's text."""
+        hole = "\u2766hole\u2766"
+        text = render(self.tokenizer, [{"role": "user", "content": hole}], True, self.style)
+        if text.count(hole) != 1:
+            raise UserError("The chat template does not repeat the user's text exactly once; name another template.")
+        before, after = (self._plain_ids(part) for part in text.split(hole))
+        return before, after
+
+    def _encode_jointly(self, prompt: str, answer: str, row_id: str, raw: bool) -> Encoded:
+        whole = self._whole(self._framed(prompt, raw, answer), raw)
+        if self.protocol == "muse":
+            whole = self._open(whole)
+        ids = whole[: self.max_length]
+        full = self.protocol == "tofu" and len(ids) >= self.max_length
+        if ids[-1:] != [self.eos_id] and not full and self.protocol != "muse":
+            ids.append(self.eos_id)
+        boundary = len(self.prompt_ids(prompt, raw))
+        return Encoded(row_id, tuple(ids), min(boundary, len(ids)), max(0, len(whole) - self.max_length))
+
+    def _whole(self, text: str, raw: bool = False, what: str = "input_ids") -> list[Any]:
+        """The ids of a whole text with the special tokens a tokenizer adds (a chat brings its own), and BOS once."""
+        coded = self.tokenizer(
+            text, add_special_tokens=self._adds_specials(raw), return_offsets_mapping=what == "offset_mapping"
+        )
+        ids, bos, start = coded["input_ids"], self.tokenizer.bos_token_id, 0
+        while bos is not None and list(ids[start : start + 2]) == [bos, bos]:
+            start += 1
+        return list(coded[what])[start:]
+
+    def _open(self, ids: list[int]) -> list[int]:
+        """A beginning that is to be continued: without the EOS that some tokenizers close every text with."""
+        return ids[:-1] if len(ids) > 1 and ids[-1] == self.eos_id and self._closes else ids
+
+    @cached_property
+    def _closes(self) -> bool:
+        return list(self.tokenizer("a")["input_ids"])[-1] == self.eos_id
 
     def _adds_specials(self, raw: bool) -> bool:
         return raw or self.template != "chat"
+
+    # -- ids to text -------------------------------------------------------------------------------------------
+
+    def spans(self, prompt: str, answer: str, raw: bool = False) -> list[tuple[int, int]] | None:
+        """Characters [start, end) of `answer` behind each answer token; EOS stands at its end. None: not known.
+
+        Of a text: behind each token after BOS.
+        """
+        if not self.tokenizer.is_fast:
+            return None
+        row, shift = self.encode(prompt, answer, raw=raw), 0
+        count = len(row.ids) - (row.prompt_length if prompt else len(self._bos([])))
+        if prompt and self.protocol != "ours":
+            text = self._framed(prompt, raw, answer)
+            shift = text.rfind(answer)
+            places = self._whole(text, raw, "offset_mapping")[row.prompt_length :]
+        else:
+            own = self.protocol == "ours"
+            coded = self.tokenizer(
+                answer, add_special_tokens=False, split_special_tokens=own, return_offsets_mapping=True
+            )
+            places = coded["offset_mapping"]
+        end = len(answer)
+        found = [(min(max(s - shift, 0), end), min(max(e - shift, 0), end)) for s, e in places][:count]
+        return found + [(end, end)] * (count - len(found))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, without special tokens."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """A hash of all that decides the ids: tokenizer, template, maximum length, protocol. Part of every key."""
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
-        vocabulary = backend.to_str() if backend is not None else json.dumps(self.tokenizer.get_vocab(), sort_keys=True)
-        parts = [vocabulary, self.template, str(self.max_length), self.protocol, str(self.tokenizer.chat_template)]
-        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+        content = json.loads(backend.to_str()) if backend is not None else self.tokenizer.get_vocab()
+        for passing in ("truncation", "padding"):  # what the last call left behind
+            content.pop(passing, None)
+        template = self.tokenizer.chat_template if self.template == "chat" else TEMPLATES[self.template]
+        specials = [self.tokenizer.bos_token_id, self.eos_id, self.pad_id]
+        parts = [VERSION, content, self.template, template, self.style, specials, self.max_length, self.protocol]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -293,14 +383,3 @@ def collate(rows: Sequence[Encoded], pad_id: int, side: str = "right", attention
     if attention == "ids":
         attention_mask = (input_ids != pad_id).long()
     return Batch.from_labels(input_ids, labels, attention_mask, [row.row_id for row in rows])
-
-
-def supervised(rows: Iterable[Encoded]) -> tuple[list[Encoded], list[str]]:
-    """Rows with something to learn, and the ids of the rows without, which are left out everywhere."""
-    kept, dropped = [], []
-    for row in rows:
-        if row.answer_length > 0:
-            kept.append(row)
-        else:
-            dropped.append(row.row_id)
-    return kept, dropped

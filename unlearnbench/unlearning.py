@@ -23,7 +23,7 @@ from unlearnbench.order import EpochOrder, StreamOrder, generator, split
 from unlearnbench.reference import Reference, token_nll
 from unlearnbench.reference import run as run_forward
 from unlearnbench.settings import TrainSettings
-from unlearnbench.text import Batch, Encoded, Encoder, collate, supervised
+from unlearnbench.text import Batch, Encoded, Encoder, collate
 from unlearnbench.training import CellFailed, Hooks, Outcome, Part, _digest, run, total_steps
 
 
@@ -101,7 +101,7 @@ class Unlearning:
         batch, alternate = self._batch(rows), None
         if self.alternates is not None:
             random = generator("alternate", self.seed, number)
-            choices = [self.alternates[row.row_id] for row in rows]
+            choices = [self.alternates[row.source] for row in rows]
             alternate = self._batch([options[random.integers(len(options))] for options in choices])
         frozen = Views(
             forget=self._frozen(batch, self.cached_nll),
@@ -207,8 +207,8 @@ def unlearn(
             "with accumulation 1 in one process only."
         )
     with clock.phase("encode"):
-        forget_rows, dropped = supervised(encoder.encode(row.prompt, row.answer, row.id) for row in forget)
-        retain_rows, retain_dropped = supervised(encoder.encode(row.prompt, row.answer, row.id) for row in retain)
+        coded, retain_coded = encoder.rows(forget), encoder.rows(retain)
+        forget_rows, retain_rows = coded.rows, retain_coded.rows
     if not forget_rows:
         raise UserError(f"None of the {len(forget)} forget rows has an answer token.")
     if settings.lora is not None and method.is_loop:
@@ -224,7 +224,7 @@ def unlearn(
         hooks.prober = hooks.prober or _prober(method, encoder, forget, retain, supply, seed, reference)
         held_out = getattr(hooks.prober, "held_out", frozenset[str]())
         forget = [row for row in forget if row.id not in held_out]  # what is probed is not prepared with either
-        forget_rows = [row for row in forget_rows if row.row_id not in held_out]
+        forget_rows = [row for row in forget_rows if row.source not in held_out]
         state = method.prepare(_context(method, lm, encoder, forget, retain, settings, seed, supply))
         cached = token_nll(lm, forget_rows, encoder.pad_id) if "reference_nll" in needs else None
         alternates = _alternates(state, encoder, forget) if "alternate" in needs else None
@@ -244,8 +244,7 @@ def unlearn(
         alternates,
     )
     outcome = run(prepared, objective, settings, seed, accelerator, clock, hooks)
-    if dropped or retain_dropped:
-        outcome.warnings.append(f"rows without an answer token, left out: {', '.join([*dropped, *retain_dropped])}")
+    outcome.warnings += coded.notes("forget rows") + retain_coded.notes("retain rows")
     return lm, outcome
 
 
