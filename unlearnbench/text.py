@@ -1,7 +1,6 @@
-"""Prompt and answer to ids and masks: the only place where text is encoded, and the collation of rows to batches.
+"""Prompt and answer to ids: the only place where text is encoded.
 
-Training, scoring, generation and membership inference all come here, so they see the same ids. Masks are made from
-lengths, never by looking for the pad id, so a pad token that equals EOS or BOS does no harm.
+Training, scoring, generation and membership inference all come here, so they see the same ids.
 """
 
 from __future__ import annotations
@@ -13,9 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
+from unlearnbench.batch import IGNORE, Batch, Encoded, collate
 from unlearnbench.errors import UserError, did_you_mean
 from unlearnbench.templates import CHAT_STYLES, TEMPLATES, ChatStyle, Template, render
 
@@ -26,33 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["IGNORE", "PROTOCOLS", "TEMPLATES", "Batch", "Coded", "Encoded", "Encoder", "Template", "collate"]
 
-IGNORE = -100
 PROTOCOLS = ("ours", "tofu", "open-unlearning", "muse")
 VERSION = 1  #: of the encoding: goes up when a change here changes ids
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """The ids of one row, or of one window of a long text. Tokens from `prompt_length` on are the answer, EOS included.
-
-    `row_id` is unique in a set of rows; the windows of a text are `id#1`, `id#2`, …, and `window` is their number.
-    """
-
-    row_id: str
-    ids: tuple[int, ...]
-    prompt_length: int
-    cut: int = 0  #: tokens dropped to fit the maximum length
-    window: int = 0
-
-    @property
-    def answer_length(self) -> int:
-        """Answer tokens that can be predicted (the very first token of a text cannot)."""
-        return len(self.ids) - max(self.prompt_length, 1)
-
-    @property
-    def source(self) -> str:
-        """The id of the row this is, or is a window of."""
-        return self.row_id.rpartition("#")[0] if self.window else self.row_id
 
 
 @dataclass
@@ -87,8 +59,8 @@ class Encoder:
     The others encode the whole text at once, as those code bases do: a merge may cross the boundary, whose place is the
     length of the encoded prompt, a text too long is cut on its right, and markers of special tokens inside the data are
     parsed. `open-unlearning` closes answers with EOS, but not texts. `tofu` supervises the template's tag (`Answer: `)
-    too, generates it, and supervises EOS only if there is room for it. `muse` closes nothing with EOS, and labels the
-    first token of a text too.
+    too, generates it, and supervises EOS only if there is room for it. `muse` adds no EOS, and labels the first token
+    of a text too.
 
     A text (an empty prompt) is never framed; one longer than `max_length` is cut into windows of tokens.
     `template`: `auto` (the tokenizer's chat template, else `question-answer`), `chat`, or a name of `TEMPLATES`.
@@ -188,8 +160,8 @@ class Encoder:
         if raw:
             return self._bos(self._ids(prompt))
         if self.template == "chat":
-            before, after = self._chat_frame
-            return self._bos([*before, *self._ids(prompt), *after])
+            ids, before, after, more = self._chat_frame
+            return self._bos([*ids, *self._ids(before + prompt + after), *more])
         return self._bos(self._ids(self._framed(prompt, raw)))
 
     def answer_ids(self, answer: str) -> list[int]:
@@ -226,14 +198,28 @@ class Encoder:
         return template.question(prompt) + template.tag + (answer or "")
 
     @cached_property
-    def _chat_frame(self) -> tuple[list[int], list[int]]:
-        """The ids the chat template puts before and after a user's text."""
+    def _chat_frame(self) -> tuple[list[int], str, str, list[int]]:
+        """What the chat template puts around a user's text: ids, text up to it, text behind it, ids.
+
+        The text between the nearest two special tokens is encoded together with the user's, as it would be by itself.
+        """
         hole = "\u2766hole\u2766"
         text = render(self.tokenizer, [{"role": "user", "content": hole}], True, self.style)
         if text.count(hole) != 1:
             raise UserError("The chat template does not repeat the user's text exactly once; name another template.")
-        before, after = (self._plain_ids(part) for part in text.split(hole))
-        return before, after
+        before, after = text.split(hole)
+        start, end = 0, len(after)
+        opening = closing = None
+        for token in self.tokenizer.added_tokens_decoder.values():
+            at = before.rfind(token.content)
+            if at >= 0 and at + len(token.content) > start:
+                start, opening = at + len(token.content), token
+            at = after.find(token.content)
+            if 0 <= at < end:
+                end, closing = at, token
+        inner_before = before[start:].lstrip() if opening is not None and opening.rstrip else before[start:]
+        inner_after = after[:end].rstrip() if closing is not None and closing.lstrip else after[:end]
+        return self._plain_ids(before[:start]), inner_before, inner_after, self._plain_ids(after[end:])
 
     def _encode_jointly(self, prompt: str, answer: str, row_id: str, raw: bool) -> Encoded:
         whole = self._whole(self._framed(prompt, raw, answer), raw)
@@ -262,7 +248,7 @@ class Encoder:
 
     @cached_property
     def _closes(self) -> bool:
-        return list(self.tokenizer("a")["input_ids"])[-1] == self.eos_id
+        return bool(self.tokenizer("a")["input_ids"][-1] == self.eos_id)
 
     def _adds_specials(self, raw: bool) -> bool:
         return raw or self.template != "chat"
@@ -289,7 +275,8 @@ class Encoder:
             )
             places = coded["offset_mapping"]
         end = len(answer)
-        found = [(min(max(s - shift, 0), end), min(max(e - shift, 0), end)) for s, e in places][:count]
+        inside = [(s - shift, e - shift) if e else (end, end) for s, e in places]  # (0, 0): an EOS the tokenizer adds
+        found = [(min(max(s, 0), end), min(max(e, 0), end)) for s, e in inside][:count]
         return found + [(end, end)] * (count - len(found))
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -307,79 +294,3 @@ class Encoder:
         specials = [self.tokenizer.bos_token_id, self.eos_id, self.pad_id]
         parts = [VERSION, content, self.template, template, self.style, specials, self.max_length, self.protocol]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Rows padded to one length. B rows, T tokens, L the most answer tokens of a row.
-
-    `labels` [B, T] holds the ids of supervised tokens and -100 elsewhere. Answer token l of row b is `targets[b, l]`
-    and is predicted by the logits at `positions[b, l]`; `mask[b, l]` says that there is such a token.
-    """
-
-    input_ids: Tensor
-    attention_mask: Tensor
-    labels: Tensor
-    positions: Tensor
-    targets: Tensor
-    mask: Tensor
-    row_ids: tuple[str, ...] = ()
-    position_ids: Tensor | None = None
-
-    @classmethod
-    def from_labels(
-        cls, input_ids: Tensor, labels: Tensor, attention_mask: Tensor, row_ids: Sequence[str] = ()
-    ) -> Batch:
-        """Find the answer positions in labels; position 0 can be labelled but not predicted."""
-        supervised = labels[:, 1:] != IGNORE
-        width = max(1, int(supervised.sum(1).max()))
-        order = supervised.to(torch.int8).sort(dim=1, descending=True, stable=True)
-        positions, mask = order.indices[:, :width], order.values[:, :width].bool()
-        targets = labels[:, 1:].gather(1, positions).masked_fill(~mask, 0)
-        left_padded = bool((attention_mask[:, 0] == 0).any())
-        position_ids = (attention_mask.cumsum(1) - 1).clamp(min=0) if left_padded else None
-        return cls(input_ids, attention_mask, labels, positions, targets, mask, tuple(row_ids), position_ids)
-
-    @property
-    def lengths(self) -> Tensor:
-        """Answer tokens per row that can be predicted (B,)."""
-        return self.mask.sum(1)
-
-    @property
-    def label_counts(self) -> Tensor:
-        """Labelled tokens per row before the shift (B,): one more than `lengths` when position 0 is labelled."""
-        return (self.labels != IGNORE).sum(1)
-
-    @property
-    def tokens(self) -> int:
-        """Real (unpadded) tokens."""
-        return int(self.attention_mask.sum())
-
-    def __len__(self) -> int:
-        return self.input_ids.shape[0]
-
-    def to(self, device: torch.device | str) -> Batch:
-        """The batch on a device."""
-        moved = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
-        return replace(self, **moved)  # type: ignore[arg-type]
-
-
-def collate(rows: Sequence[Encoded], pad_id: int, side: str = "right", attention: str = "lengths") -> Batch:
-    """Pad encoded rows to a batch (`side`: right for training and scoring, left to test that it makes no difference).
-
-    `attention`: `lengths` is right; `ids` hides every token that equals the pad token, a genuine EOS too when it pads,
-    as OpenUnlearning's collator does.
-    """
-    longest = max(len(row.ids) for row in rows)
-    input_ids = torch.full((len(rows), longest), pad_id)
-    attention_mask = torch.zeros((len(rows), longest), dtype=torch.long)
-    labels = torch.full((len(rows), longest), IGNORE)
-    for i, row in enumerate(rows):
-        start = longest - len(row.ids) if side == "left" else 0
-        ids = torch.tensor(row.ids)
-        input_ids[i, start : start + len(ids)] = ids
-        attention_mask[i, start : start + len(ids)] = 1
-        labels[i, start + row.prompt_length : start + len(ids)] = ids[row.prompt_length :]
-    if attention == "ids":
-        attention_mask = (input_ids != pad_id).long()
-    return Batch.from_labels(input_ids, labels, attention_mask, [row.row_id for row in rows])
