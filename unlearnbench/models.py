@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from unlearnbench.benchmarks.mini import model as embedded
 from unlearnbench.errors import UserError
 from unlearnbench.language_model import LanguageModel
 from unlearnbench.settings import LoraSettings, ModelSettings
@@ -59,17 +60,37 @@ def load(settings: ModelSettings, folder: str | Path | None = None) -> Loaded:
     return Loaded(LanguageModel(hf), make_encoder(hf, tokenizer, settings))
 
 
+def encoder_for(settings: ModelSettings) -> Encoder:
+    """The encoder of the model that `settings` names, without its weights. Its fingerprint is part of every key."""
+    from transformers import AutoConfig, AutoTokenizer
+
+    if settings.name in embedded.MODELS:
+        return _encoder(embedded.make_tokenizer(), embedded.CONTEXT, settings)
+    options = {"trust_remote_code": settings.trust_remote_code, "revision": settings.revision}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(settings.name, **options)
+        config = AutoConfig.from_pretrained(settings.name, **options)
+    except (OSError, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise UserError(f"The model '{settings.name}' cannot be loaded: {first}") from error
+    return _encoder(tokenizer, getattr(config, "max_position_embeddings", None), settings)
+
+
+def _encoder(tokenizer: PreTrainedTokenizerBase, limit: int | None, settings: ModelSettings) -> Encoder:
+    length = min(settings.max_length, limit or settings.max_length)
+    return Encoder(tokenizer, settings.template, length, settings.protocol)
+
+
 def make_encoder(hf: nn.Module, tokenizer: PreTrainedTokenizerBase, settings: ModelSettings) -> Encoder:
     """The encoder for a model and its tokenizer. Raises `UserError` when an id has no embedding row."""
-    rows = hf.get_input_embeddings().weight.shape[0]  # type: ignore[operator, union-attr]
+    rows = hf.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
     highest = max(max(tokenizer.get_vocab().values()), tokenizer.pad_token_id or 0)
     if highest >= rows:
         raise UserError(
             f"The tokenizer has ids up to {highest}, the embedding {rows} rows; they do not belong together. "
             "Resize the embedding of the model and save it first."
         )
-    limit = getattr(hf.config, "max_position_embeddings", None) or settings.max_length
-    return Encoder(tokenizer, settings.template, min(settings.max_length, int(limit)), settings.protocol)
+    return _encoder(tokenizer, getattr(hf.config, "max_position_embeddings", None), settings)
 
 
 def save(lm: LanguageModel, encoder: Encoder, folder: str | Path) -> None:

@@ -17,6 +17,7 @@ from unlearnbench.benchmarks.mini.model import MODELS
 from unlearnbench.errors import UserError
 from unlearnbench.method import Method, methods
 from unlearnbench.metric import expand, resolve
+from unlearnbench.models import encoder_for
 from unlearnbench.schema import Cell, Experiment
 from unlearnbench.settings import ModelSettings, TrainSettings
 from unlearnbench.store import Stage
@@ -57,6 +58,7 @@ class _Planner:
             "options": experiment.benchmark.options,
             "data_hash": self.data.data_hash,
         }
+        self.encoder = encoder_for(experiment.model).fingerprint
         self.model = {
             "name": experiment.model.name,
             "settings": experiment.model.model_dump(mode="json"),
@@ -98,7 +100,7 @@ class _Planner:
             "stage_version": VERSIONS[kind],
             "benchmark": self.benchmark,
             "model": self.model,
-            "protocol": "ours",
+            "encoder": self.encoder,
             "dtype": self.experiment.model.dtype,
             "device": device_kind(),
             "versions": {name: importlib.metadata.version(name) for name in ("torch", "transformers")},
