@@ -129,11 +129,9 @@ def crossed_interval(samples: Mapping[int, Sequence[tuple[str, float]]], level: 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A paired comparison over seeds. `difference` is the mean of first - second, `effect` Cohen's d of the
-    differences.
+    """A paired comparison over seeds: `difference` is the mean of first - second, `effect` its Cohen's d.
 
-    `p` is two-sided; `adjusted` is p after Holm over the family. Both None, with a `reason`, when nothing can be
-    tested.
+    `p` is two-sided; `adjusted` is p after Holm over the family. Both None, with a `reason`, when there is no test.
     """
 
     first: str

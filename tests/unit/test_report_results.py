@@ -16,6 +16,10 @@ def edit(file: Path, **changes: object) -> None:
     dump(file, {**json.loads(file.read_text()), **changes})
 
 
+def edit_spec(folder: Path, **changes: object) -> None:
+    edit(folder / "spec.json", **changes)
+
+
 def one(root: Path, pattern: str) -> Path:
     (folder,) = root.glob(pattern)
     return folder
@@ -85,6 +89,7 @@ def test_an_unfinished_folder_does_not_count(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
+        ({"model": {"name": "llama-mini", "settings": {"protocol": "muse"}}}, ["protocol muse in evaluate-masc-s1"]),
         ({"protocol": "muse"}, ["The evaluation of tofu-mini is mixed", "protocol muse in evaluate-masc-s1"]),
         ({"benchmark": {"name": "tofu-mini", "version": 2}}, ["The benchmark tofu-mini is mixed", "version 2"]),
         ({"cell": {"method": "masc", "version": 2}}, ["The method masc is mixed", "version 1", "version 2"]),
@@ -125,7 +130,26 @@ def test_one_label_with_two_settings_becomes_two_rows(tmp_path: Path) -> None:
         edit(one(root, pattern) / "spec.json", cell={**spec["cell"], "params": {"rho": 0.5}})
     (group,) = Results.load([root]).groups
     labels = [arm.label for arm in group.arms if arm.method == "masc"]
-    assert len(labels) == 2 and all(label.startswith("masc #") for label in labels)
+    assert labels == ["masc", "masc[rho=0.5]"]
+
+
+def test_training_settings_tell_rows_apart_where_they_are_known(tmp_path: Path) -> None:
+    root = write_results(tmp_path / "runs", seeds=3)
+    for seed, epochs in ((0, 4), (1, 6)):
+        edit_spec(one(root, f"unlearn-masc-s{seed}-*"), settings={"epochs": epochs, "clip": None})
+    (group,) = Results.load([root]).groups
+    arms = {arm.label: arm.seeds for arm in group.arms if arm.method == "masc"}
+    assert arms == {"masc": [2], "masc[epochs=4]": [0], "masc[epochs=6]": [1]}
+    edit_spec(one(root, "unlearn-masc-s1-*"), settings={"epochs": 4, "clip": None})
+    (group,) = Results.load([root]).groups
+    assert [arm.seeds for arm in group.arms if arm.method == "masc"] == [[0, 1, 2]]
+
+
+def test_data_that_changed_under_one_version_is_refused(tmp_path: Path) -> None:
+    root = write_results(tmp_path / "runs", benchmark={"name": "tofu-mini", "version": 1, "data_hash": "aa"})
+    edit_spec(one(root, "evaluate-npo-s1-*"), benchmark={"name": "tofu-mini", "version": 1, "data_hash": "bb"})
+    with pytest.raises(UserError, match=r"data aa in .*; data bb in evaluate-npo-s1"):
+        Results.load([root])
 
 
 def test_two_evaluations_of_one_seed_are_refused(tmp_path: Path) -> None:

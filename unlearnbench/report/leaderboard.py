@@ -9,7 +9,8 @@ from typing import Any
 import pandas as pd
 
 from unlearnbench.report.results import PHASES, Results
-from unlearnbench.report.standings import MIN_SEEDS, Standing, Summary, Table, tables
+from unlearnbench.report.standings import Standing, Summary, Table, tables
+from unlearnbench.statistics import MIN_SEEDS
 
 IDENTITY = ("benchmark", "model", "protocol", "attack", "label")  #: what names a row
 _FIRST = ("rank", "tier", "label", "method", "title", "version", "role", *IDENTITY[:4], "seeds", "complete", "spread")
@@ -24,10 +25,8 @@ def leaderboard(results: Results) -> pd.DataFrame:
     """One row per arm.
 
     Columns: who (`label`, `method`, `version`, `benchmark`, …), `complete` ("2 of 3" seeds), `spread` ("range" below
-    five
-    seeds, else "95% interval"), the score with its parts (`d_<metric>`), `pareto`, `oracle`, `unranked` (why a method
-    has no place), each metric as `<metric>`, `_low`, `_high` and `_n` (seeds in the mean), and `seconds_<phase>` with
-    their counts.
+    five seeds, else "95% interval"), the score with its parts (`d_<metric>`), `pareto`, `oracle`, `unranked` (why a
+    method has no place), each metric as `<metric>`, `_low`, `_high` and `_n` (seeds in the mean), and the cost.
     """
     found = tables(results)
     rows = [_row(table, row) for table in found for row in table.rows]

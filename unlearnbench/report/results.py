@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -58,11 +58,13 @@ class MetricValue:
     protocol: str
     direction: str
     side: str
+    unit: str
     value: float | None
     n: int
     interval: tuple[float, float] | None
     reason: str
     details: dict[str, Any]
+    mean: bool  #: whether the value is the mean of the samples
 
     @classmethod
     def parse(cls, entry: Mapping[str, Any]) -> MetricValue:
@@ -73,22 +75,25 @@ class MetricValue:
             protocol=str(entry.get("protocol", "ours")),
             direction=str(entry.get("direction", "higher")),
             side=str(entry.get("side", "descriptive")),
+            unit=str(entry.get("unit", "")),
             value=None if entry.get("value") is None else float(entry["value"]),
             n=int(entry.get("n", 0)),
             interval=None if interval is None else (float(interval[0]), float(interval[1])),
             reason=str(entry.get("reason", "")),
             details=dict(entry.get("details") or {}),
+            mean=bool(entry.get("mean", False)),
         )
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage folder."""
+    """One stage folder. `given` metrics, where there are some, stand for those of `metrics.json`."""
 
     folder: Path
     key: str
     spec: dict[str, Any] = field(repr=False)
     record: dict[str, Any] = field(repr=False)
+    given: dict[str, MetricValue] | None = field(default=None, repr=False)
 
     @property
     def kind(self) -> str:
@@ -114,8 +119,20 @@ class Stage:
         """The hardware the stage ran on."""
         return str((self.record.get("hardware") or {}).get("fingerprint", "unknown"))
 
+    @property
+    def protocol(self) -> str:
+        """Whose encoding and formulas the stage keeps to."""
+        settings = (self.spec.get("model") or {}).get("settings") or {}
+        return str(settings.get("protocol") or self.spec.get("protocol") or "ours")
+
+    def parent(self, name: str) -> str | None:
+        """The key of the stage that this one knows as `name`."""
+        return (self.spec.get("parents") or {}).get(name)
+
     @cached_property
     def metrics(self) -> dict[str, MetricValue]:
+        if self.given is not None:
+            return self.given
         file = self.folder / "metrics.json"
         if not file.is_file():
             return {}
@@ -137,6 +154,13 @@ class Stage:
     def log(self) -> list[dict[str, Any]]:
         """The training curve, one dict per line."""
         return read_lines(self.folder / "log.jsonl")
+
+
+def _stage_folders(root: Path) -> list[Path]:
+    """`root` itself when it is a stage folder, else the folders in it; temporary ones start with a dot."""
+    if (root / "record.json").is_file():
+        return [root]
+    return sorted(folder for folder in root.iterdir() if folder.is_dir() and not folder.name.startswith("."))
 
 
 def read_stage(folder: Path) -> Stage | None:
@@ -317,12 +341,7 @@ class Results:
         for root in names:
             if not root.is_dir():
                 raise UserError(f"There is no folder {root} to report on.")
-            folders = (
-                [root]
-                if (root / "record.json").is_file()
-                else sorted(p for p in root.iterdir() if p.is_dir() and p.name[0] != ".")
-            )
-            for folder in folders:
+            for folder in _stage_folders(root):
                 stage = read_stage(folder)
                 if stage is not None and (wanted is None or stage.key[:8] in wanted):
                     stages.setdefault((stage.kind, stage.key), stage)
@@ -354,12 +373,15 @@ class Results:
             name = str(benchmark.get("name", "?"))
             if stage.kind in ("evaluate", "unlearn"):
                 seen["benchmark", name].setdefault(f"version {benchmark.get('version', 1)}", stage.folder)
+                if "data_hash" in benchmark:
+                    options = json.dumps(benchmark.get("options"), sort_keys=True)
+                    data = f"data {benchmark['data_hash']}"
+                    seen["data of", f"{name} with options {options}"].setdefault(data, stage.folder)
                 cell = stage.spec.get("cell")
                 if cell:
                     seen["method", str(cell["method"])].setdefault(f"version {cell.get('version', 1)}", stage.folder)
             if stage.kind == "evaluate":
-                protocol = str(stage.spec.get("protocol", "ours"))
-                seen["evaluation of", name].setdefault(f"protocol {protocol}", stage.folder)
+                seen["evaluation of", name].setdefault(f"protocol {stage.protocol}", stage.folder)
                 for value in stage.metrics.values():
                     variant = f"version {value.version}, protocol {value.protocol}"
                     seen["metric", f"{value.name} on {name}"].setdefault(variant, stage.folder)
@@ -385,10 +407,10 @@ class Results:
             key = GroupKey(
                 benchmark(stage.spec.get("benchmark") or {}),
                 model(stage.spec.get("model") or {}),
-                str(stage.spec.get("protocol", "ours")),
+                stage.protocol,
                 str(stage.spec.get("attack") or "none"),
             )
-            training = self._made_by(self.find((stage.spec.get("parents") or {}).get("model")))
+            training = self.training_of(stage)
             if training is not None:
                 used.add(training.key)
             self._place(runs[key][arms.of(stage)], Run(stage.seed, stage, training), arms.of(stage)[1])
@@ -397,7 +419,7 @@ class Results:
                 continue
             place = benchmark(stage.spec.get("benchmark") or {}), model(stage.spec.get("model") or {})
             homes = [key for key in runs if (key.benchmark, key.model) == place]
-            for key in homes or [GroupKey(*place, str(stage.spec.get("protocol", "ours")))]:
+            for key in homes or [GroupKey(*place, stage.protocol)]:
                 if stage.seed not in runs[key][arms.of(stage)]:
                     runs[key][arms.of(stage)][stage.seed] = Run(stage.seed, None, stage)
         order = sorted(runs, key=lambda key: (key.benchmark, key.model, key.protocol, key.attack != "none", key.attack))
@@ -406,14 +428,12 @@ class Results:
             groups[key] = Group(key, _arms(runs[key]), groups.get(replace(key, attack="none")))
         return tuple(groups.values())
 
-    def _made_by(self, stage: Stage | None) -> Stage | None:
-        """The training behind an evaluated model: the stage itself, or, through attacks, the one that they started
-        from.
-        """
+    def training_of(self, stage: Stage | None) -> Stage | None:
+        """The training behind an evaluated model: the stage itself, or, through attacks, the one they started from."""
         for _ in range(8):
             if stage is None or stage.kind in TRAINING:
                 return stage
-            stage = self.find((stage.spec.get("parents") or {}).get("model"))
+            stage = self.find(stage.parent("model"))
         return None
 
     @staticmethod
@@ -428,54 +448,62 @@ class Results:
 
 
 class _ArmNames:
-    """(role, label) of a stage; the label carries a short hash where one label stands for several settings."""
+    """(role, label) of a stage; where one label stands for several settings, it says what tells them apart."""
 
     def __init__(self, results: Results):
         self._results = results
-        settings: dict[str, set[str]] = defaultdict(set)
-        for stage in results.stages:
-            if stage.kind in ("evaluate", "unlearn") and stage.spec.get("cell"):
-                settings[self._label(stage)].add(self._settings(stage))
-        self._ambiguous = {label for label, hashes in settings.items() if len(hashes) > 1}
+        cells = [stage for stage in results.stages if stage.kind in ("evaluate", "unlearn") and stage.spec.get("cell")]
+        self._name = _namer([self._settings(stage) for stage in cells])
 
     def of(self, stage: Stage) -> tuple[str, str]:
         if not stage.spec.get("cell"):
             role = str(stage.spec.get("role", "unlearned"))
             return role, role
-        label = self._label(stage)
-        return "unlearned", f"{label} #{self._settings(stage)[:4]}" if label in self._ambiguous else label
+        return "unlearned", self._name(self._settings(stage))
 
-    @staticmethod
-    def _label(stage: Stage) -> str:
+    def _settings(self, stage: Stage) -> dict[str, Any]:
+        """The label, the hyper-parameters and the training settings of a cell."""
         cell = stage.spec["cell"]
-        return str(cell.get("label") or cell["method"])
-
-    def _settings(self, stage: Stage) -> str:
-        """A hash of the hyper-parameters and of the training settings."""
-        cell = {k: v for k, v in stage.spec["cell"].items() if k not in ("title", "origin", "label")}
-        training = stage
-        if stage.kind == "evaluate":
-            training = (
-                self._results._made_by(self._results.find((stage.spec.get("parents") or {}).get("model"))) or stage
-            )
-        settings = training.spec.get("settings") if training.kind == "unlearn" else None
-        return hashlib.sha256(json.dumps([cell, settings], sort_keys=True).encode()).hexdigest()
+        training = self._results.training_of(stage)
+        settings = training.spec.get("settings") if training is not None and training.kind == "unlearn" else None
+        return {"name": str(cell.get("label") or cell["method"]), "params": cell.get("params"), "settings": settings}
 
 
-def _namer(dicts: Sequence[Mapping[str, Any]]) -> Any:
-    """A function from a spec's benchmark or model to its name, with the fields that tell equal names apart."""
-    quiet = ("name", "version", "data_hash", "hash", "tokenizer_hash")
-    variants: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
-    for entry in dicts:
-        for k, v in entry.items():
-            variants[str(entry.get("name", "?"))][k].add(json.dumps(v, sort_keys=True))
+def _namer(dicts: Sequence[Mapping[str, Any]]) -> Callable[[Mapping[str, Any]], str]:
+    """A function from a mapping with a `name` to that name, with the fields that tell equal names apart."""
+    flat = [_flat(entry) for entry in dicts]
+    seen: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for whole, entry in zip(dicts, flat, strict=True):
+        known = {k for k, v in whole.items() if v is not None}  # settings that are not known tell nothing apart
+        for place in {place for other in flat if other["name"] == entry["name"] for place in other}:
+            if place.split(".")[0] in known or "." not in place:
+                seen[entry["name"]][place].add(entry.get(place, ""))
 
     def name(entry: Mapping[str, Any]) -> str:
-        base = str(entry.get("name", "?"))
-        telling = [k for k, seen in sorted(variants[base].items()) if len(seen) > 1 and k not in quiet]
-        return base + (f"[{', '.join(f'{k}={entry.get(k)}' for k in telling)}]" if telling else "")
+        fields = _flat(entry)
+        telling = [k for k, values in sorted(seen[fields["name"]].items()) if len(values) > 1]
+        told = [f"{k.rsplit('.', 1)[-1]}={fields[k]}" for k in telling if fields.get(k, "") != ""]
+        if len(told) > 3:
+            told = [*told[:2], f"#{hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:4]}"]
+        return fields["name"] + (f"[{', '.join(told)}]" if told else "")
 
     return name
+
+
+#: fields that are part of a comparison's refusals or of its protocol, or follow from the others
+_QUIET = ("version", "data_hash", "hash", "tokenizer_hash", "identity.version", "settings.name", "settings.protocol")
+
+
+def _flat(entry: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Nested fields as `outer.inner` -> text; what says nothing is left out."""
+    fields: dict[str, str] = {} if prefix else {"name": str(entry.get("name", "?"))}
+    for k, v in entry.items():
+        place = f"{prefix}{k}"
+        if isinstance(v, Mapping):
+            fields |= _flat(v, f"{place}.")
+        elif place not in _QUIET and place != "name" and v is not None:
+            fields[place] = v if isinstance(v, str) else json.dumps(v)
+    return fields
 
 
 def _arms(runs: Mapping[tuple[str, str], dict[int, Run]]) -> tuple[Arm, ...]:

@@ -6,10 +6,9 @@ For a metric and a seed s,
     scale = max(|T - R|, sd of those retrained models, room),    T = mean of the targets of all seeds
 
 so d = 0 is a model that cannot be told from one retrained, d = 1 on the forget side is one as far away as the target
-that
-has forgotten nothing; too much forgetting counts like too little, and nothing is clipped. `room` is 0 on the forget
-side. On the utility side a good target equals the retrained model, so |T - R| says nothing about what there is to lose:
-there, for metrics where higher is better, room = |R|, the distance to a ruined model that scores 0.
+that has forgotten nothing; too much forgetting counts like too little, and nothing is clipped. `room` is 0 on the
+forget side. On the utility side a good target equals the retrained model, so |T - R| says nothing about what there is
+to lose: there, for metrics where higher is better, room = |R|, the distance to a ruined model that scores 0.
 
     score = (mean of the forget-side d + mean of the utility-side d) / 2, lower is better
 
@@ -117,9 +116,8 @@ def _score(
     if run.status != "complete":
         return SeedScore(reason=f"{run.status}: {run.reason}")
     if retrained is None or target is None:
-        return SeedScore(
-            reason="no retrained model to compare with" if retrained is None else "no target to compare with"
-        )
+        missing = "retrained model" if retrained is None else "target"
+        return SeedScore(reason=f"no {missing} to compare with")
     parts: dict[str, float] = {}
     problems: list[str] = []
     for side, names in chosen.items():

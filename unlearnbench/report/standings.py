@@ -31,9 +31,7 @@ LEVEL = 0.05  #: what a Holm-adjusted p must be below
 
 @dataclass(frozen=True)
 class Summary:
-    """A number over seeds: mean of the `n` defined seeds of `of`, low and high end (range or interval), and why not
-    all.
-    """
+    """A number over seeds: mean of the `n` defined ones of `of`, its range or interval, and why some are missing."""
 
     mean: float | None
     low: float | None = None

@@ -65,7 +65,7 @@ def styled() -> Iterator[Any]:
     matplotlib.use("Agg", force=False)
     import matplotlib.pyplot as plt
 
-    settings = {
+    settings: dict[Any, Any] = {
         "font.size": 9,
         "font.family": "DejaVu Sans",
         "axes.spines.top": False,

@@ -11,7 +11,8 @@ from rich.text import Text
 
 from unlearnbench.report.catalogue import ARROW_LEGEND, ARROWS, decimals, headline, title
 from unlearnbench.report.results import PHASES
-from unlearnbench.report.standings import MIN_SEEDS, Standing, Summary, Table
+from unlearnbench.report.standings import Standing, Summary, Table
+from unlearnbench.statistics import MIN_SEEDS
 
 
 @dataclass(frozen=True)
