@@ -90,6 +90,10 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and what is cached; run nothing.")] = False,
 ) -> None:
     """Run an experiment, or what is missing of it, and write its report."""
+    from unlearnbench.executors import start_early
+
+    if not dry_run:
+        start_early()
     from unlearnbench import pipeline
 
     _plugins(plugin)

@@ -50,6 +50,22 @@ class Event:
     total: int = 0
 
 
+def _context() -> Any:
+    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    context = multiprocessing.get_context(method)
+    if method == "forkserver":
+        context.set_forkserver_preload([PRELOAD])
+    return context
+
+
+def start_early() -> None:
+    """Let the fork server import what workers need while this process goes on; it ends with this process."""
+    if _context().get_start_method() == "forkserver":
+        from multiprocessing import forkserver
+
+        forkserver.ensure_running()
+
+
 @dataclass
 class _Pool:
     """A process pool that is made anew when a worker dies."""
@@ -62,10 +78,7 @@ class _Pool:
 
     def submit(self, job: Job) -> Future[Any]:
         if self.executor is None:
-            method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-            self.context = multiprocessing.get_context(method)
-            if method == "forkserver":
-                self.context.set_forkserver_preload([PRELOAD])
+            self.context = _context()
             self.queue = self.context.SimpleQueue()
             self.executor = ProcessPoolExecutor(
                 self.workers, mp_context=self.context, initializer=_start_worker, initargs=(self.queue, self.plugins)

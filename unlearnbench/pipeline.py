@@ -10,7 +10,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from unlearnbench import report, schema
+from unlearnbench import __version__, report, schema
+from unlearnbench.canonical import key
 from unlearnbench.errors import UserError
 from unlearnbench.executors import Job, run_jobs
 from unlearnbench.plan import Planned, plan
@@ -51,7 +52,13 @@ def run(
     name = Path(source).stem
     folder = out or root / "reports" / name
     results = report.Results.load([root], keys)
-    report.write(results, folder, experiment.title, tables=experiment.report.tables, plots=experiment.report.plots)
+    asked = {"title": experiment.title, "report": experiment.report.model_dump(mode="json"), "version": __version__}
+    made = key({**asked, "stages": sorted((stage.key, stage.status) for stage in results.stages)})
+    note = folder / ".made-of"
+    if not (note.is_file() and note.read_text() == made and (folder / "report.html").is_file()):
+        note.unlink(missing_ok=True)
+        report.write(results, folder, experiment.title, tables=experiment.report.tables, plots=experiment.report.plots)
+        note.write_text(made)
     console.print(report.terminal(results, console.width))
     for check in report.sanity(results):
         mark = "[green]ok  [/green]" if check.ok else "[red]FAIL[/red]" if check.ok is False else "[dim]--  [/dim]"

@@ -17,6 +17,9 @@ import torch
 import transformers
 from accelerate import Accelerator
 
+# What transformers loads when first used: imported here, so that the fork server has it once for all workers.
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast  # noqa: F401
+
 from unlearnbench import answers as answer_files
 from unlearnbench import evaluation, models
 from unlearnbench.attacks.base import attacks
