@@ -34,7 +34,7 @@ def render(
     groups = []
     for number, table in enumerate(found):
         shown = [_shown(name, GRIDS[name](table)) for name in grids]
-        colours = {row.arm.title: look(row.arm.label, row.arm.role).colour for row in table.rows}
+        colours = {row.arm.title: look(row.arm.method, row.arm.role).colour for row in table.rows}
         drawn = [
             {"alt": _ALT.get(name, name), "source": _data_uri(file)} for name, file in plots.get(number, {}).items()
         ]

@@ -232,6 +232,17 @@ class Run:
         return (self.training.record.get("stop") if self.training else None) or None
 
     @property
+    def stopped_at(self) -> int | None:
+        """The step an online stop ended the training at; None when there was none or it never fired."""
+        step = (self.stop or {}).get("step")
+        return None if step is None else int(step)
+
+    @property
+    def selected(self) -> bool:
+        """Whether an earlier checkpoint is reported, not the end of the training."""
+        return bool(self.training is not None and self.training.record.get("selection") == "best-checkpoint")
+
+    @property
     def oracle(self) -> bool:
         """Whether the stop or the selection looked at the retrained model or at test metrics."""
         if self.training is None:

@@ -94,6 +94,11 @@ class Table:
         """Whether there are seeds enough for ranks (else tiers)."""
         return any(row.rank is not None for row in self.rows)
 
+    @property
+    def methods(self) -> list[Standing]:
+        """The rows of methods, in the order of the table."""
+        return [row for row in self.rows if row.arm.role == "unlearned"]
+
     def row(self, label: str) -> Standing | None:
         return next((row for row in self.rows if row.arm.label == label), None)
 

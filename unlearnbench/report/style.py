@@ -1,24 +1,25 @@
-"""One look for every plot: a colour, marker and hatch per method, the same everywhere; print-ready, readable in
-grey.
-"""
+"""One look for every plot: a colour, marker and hatch per method, the same everywhere, readable in grey."""
 
 from __future__ import annotations
 
+import colorsys
 import hashlib
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from xml.sax.saxutils import escape
 
-INK, MUTED, GRID = "#22272e", "#6b7280", "#d9dde3"
+#: the colours of text, quiet text, grid and paper: the page replaces exactly these by those of its light or dark theme
+INK, MUTED, GRID, PAPER = "#22272e", "#6b7280", "#d9dde3", "#ffffff"
+DPI = 144
 
 
 @dataclass(frozen=True)
 class Look:
-    """How a method is drawn. Colours are safe for colour-blind readers (after Okabe and Ito); shapes tell them apart
-    in grey.
-    """
+    """How a row is drawn: colours that colour-blind readers can tell apart (after Okabe and Ito), shapes for grey."""
 
     colour: str
     marker: str
@@ -26,8 +27,8 @@ class Look:
 
 
 ROLES = {
-    "target": Look("#6b7280", "X", "xx"),
-    "retrained": Look("#111111", "*", ""),
+    "target": Look(MUTED, "X", "xx"),
+    "retrained": Look(INK, "*", ""),
     "base": Look("#9ca3af", "P", "++"),
 }
 _KNOWN = {
@@ -37,32 +38,27 @@ _KNOWN = {
     "npo+klr": Look("#56B4E9", "v", "--"),
     "rmu": Look("#CC79A7", "D", "||"),
     "simnpo": Look("#009E73", "<", "oo"),
-    "masc": Look("#6A3D9A", "h", "**"),
+    "masc": Look("#7B4FB5", "h", "**"),
 }
-_OTHERS = ("#8C6D31", "#17A2A2", "#B22222", "#7A9A01", "#B07AA1", "#3D5A80", "#FF9DA7", "#5F4B8B", "#A0522D", "#2E8B57")
-_MARKERS, _HATCHES = "p>d8PH1234", ("/", "\\", "|", "-", "+", "x", "o", "O", ".", "*")
+_MARKERS, _HATCHES = "p>dP8Hsov^", ("/", "\\", "|", "-", "+", "x", "o", "O", ".", "*")
 
 
-def look(label: str, role: str = "unlearned") -> Look:
-    """The look of a row. Methods without one of their own, plug-ins among them, get one by their name, always the
-    same.
-    """
+def look(method: str, role: str = "unlearned") -> Look:
+    """The look of a row. A method without one of its own, a plug-in's too, gets one from its name: always the same."""
     if role in ROLES:
         return ROLES[role]
-    if label in _KNOWN:
-        return _KNOWN[label]
-    number = int.from_bytes(hashlib.sha256(label.encode()).digest()[:4], "big")
-    return Look(
-        _OTHERS[number % len(_OTHERS)], _MARKERS[number // 16 % len(_MARKERS)], _HATCHES[number // 256 % len(_HATCHES)]
-    )
+    if method in _KNOWN:
+        return _KNOWN[method]
+    digest = hashlib.sha256(method.encode()).digest()
+    red, green, blue = colorsys.hls_to_rgb(digest[0] / 256, (0.36, 0.45, 0.54)[digest[1] % 3], 0.5)
+    colour = f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"
+    return Look(colour, _MARKERS[digest[2] % len(_MARKERS)], _HATCHES[digest[3] % len(_HATCHES)])
 
 
 @contextmanager
 def styled() -> Iterator[Any]:
-    """matplotlib.pyplot on the Agg backend with our settings, which end with the block."""
+    """matplotlib.pyplot on the Agg backend with our settings; both end with the block."""
     import matplotlib
-
-    matplotlib.use("Agg", force=False)
     import matplotlib.pyplot as plt
 
     settings: dict[Any, Any] = {
@@ -75,6 +71,7 @@ def styled() -> Iterator[Any]:
         "axes.titlesize": 10,
         "axes.titleweight": "bold",
         "axes.titlelocation": "left",
+        "axes.facecolor": "none",
         "axes.grid": True,
         "axes.axisbelow": True,
         "grid.color": GRID,
@@ -83,24 +80,52 @@ def styled() -> Iterator[Any]:
         "ytick.color": INK,
         "text.color": INK,
         "legend.frameon": False,
+        "legend.fontsize": 8,
         "hatch.linewidth": 0.5,
         "svg.hashsalt": "unlearnbench",
         "svg.fonttype": "path",
-        "figure.dpi": 100,
+        "figure.facecolor": PAPER,
         "savefig.bbox": "tight",
-        "savefig.facecolor": "white",
+        "savefig.facecolor": PAPER,
     }
+    backend = matplotlib.get_backend(auto_select=False)
     with plt.rc_context(settings):
+        plt.switch_backend("Agg")
         try:
             yield plt
         finally:
             plt.close("all")
+    if backend is not None:
+        plt.switch_backend(backend)
+
+
+def tip(artist: Any, text: str) -> None:
+    """What a reader sees who points at the artist, in the SVG file and on the page."""
+    tips = artist.figure.__dict__.setdefault("tips", {})
+    name = f"tip{len(tips)}"
+    artist.set_gid(name)
+    tips[name] = text
 
 
 def save(figure: Any, folder: Path, name: str) -> list[Path]:
     """Write PNG and SVG, without dates, so that the same numbers give the same files."""
-    folder.mkdir(parents=True, exist_ok=True)
     files = [folder / f"{name}.png", folder / f"{name}.svg"]
-    figure.savefig(files[0], dpi=160, metadata={"Software": None})
+    figure.savefig(files[0], dpi=DPI, metadata={"Software": None})
     figure.savefig(files[1], metadata={"Date": None, "Creator": None})
+    files[1].write_text(
+        _tidy(files[1].read_text(encoding="utf-8"), name, getattr(figure, "tips", {})), encoding="utf-8"
+    )
     return files
+
+
+def _tidy(svg: str, name: str, tips: dict[str, str]) -> str:
+    """Tips as titles, coordinates with two decimals, and ids that stay unique when several plots share a page."""
+    svg = re.sub(
+        r'(<g id="(tip\d+)">)', lambda m: f"{m[1]}<title>{escape(tips[m[2]])}</title>" if m[2] in tips else m[1], svg
+    )
+    svg = re.sub(r' (d|x|y|points)="([^"]*)"', lambda m: f' {m[1]}="{_short(m[2])}"', svg)
+    return re.sub(r'( id="|href="#|url\(#)', rf"\g<1>{name}-", svg)
+
+
+def _short(numbers: str) -> str:
+    return re.sub(r"-?\d+\.\d{3,}", lambda m: f"{float(m[0]):.2f}", numbers)
