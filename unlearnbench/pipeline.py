@@ -62,7 +62,7 @@ def run(
     console.print(report.terminal(results, console.width))
     for check in report.sanity(results):
         mark = "[green]ok  [/green]" if check.ok else "[red]FAIL[/red]" if check.ok is False else "[dim]--  [/dim]"
-        console.print(f"{mark} {escape(f'{check.name}: {check.text}')}", highlight=False)
+        console.print(f"{mark} {escape(f'{check.name}: {check.text}')}", highlight=False, soft_wrap=True)
     console.print(f"report: {folder / 'report.html'}   ({time.monotonic() - start:.0f} s)")
     return failed
 
@@ -117,7 +117,7 @@ def _build(
     absent = {p.name: p for p in planned if states.get(p.name, "complete") != "complete"}
     for name, p in absent.items():
         line = f"{states[name]} before: {name}: {store.why(p.stage)}   (--rerun failed tries again)"
-        console.print(line, markup=False, highlight=False)
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     jobs = []
     for p in todo:
         parents = {name: str(store.folder(parent.stage)) for name, parent in p.parents.items()}

@@ -239,10 +239,10 @@ def load(
     """
     file = find(source)
     content, places = _read(file)
-    for override in overrides:
-        _override(content, override, places)
     if methods is not None:
         _choose(content, methods, places)
+    for override in overrides:
+        _override(content, override, places)
     if seeds is not None:
         content["seeds"] = list(seeds)
         places["seeds",] = "--seeds"
