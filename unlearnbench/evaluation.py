@@ -158,6 +158,7 @@ class Evaluation:
             "unit": entry.meta.get("unit", ""),
             "value": value.score,
             "n": value.n,
+            "mean": value.is_mean,
             "interval": self._interval(value, metric.split),
             "reason": value.reason,
             "details": dict(value.details),

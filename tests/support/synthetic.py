@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 STEP = 0.01
 GROUPS = ("author-1", "author-2", "author-3", "author-4")
@@ -125,7 +126,8 @@ def write_results(
 
 
 def base_spec() -> dict[str, Any]:
-    return {"benchmark": {"name": "tofu-mini", "version": 1}, "model": {"name": "llama-mini"}}
+    model = {"name": "llama-mini", "settings": {"name": "llama-mini", "protocol": "ours"}}
+    return {"benchmark": {"name": "tofu-mini", "version": 1}, "model": model}
 
 
 def record(seconds: float, machine: str = "cpu-a") -> dict[str, Any]:
@@ -203,7 +205,6 @@ def write_evaluation(
         "role": arm if cell is None else "unlearned",
         "seed": seed,
         "attack": attack,
-        "protocol": "ours",
         "cell": cell,
         "parents": parents,
         **changes,
@@ -224,15 +225,25 @@ def write_evaluation(
                 "side": side,
                 "value": number,
                 "n": len(rows),
+                "mean": bool(rows),
                 "interval": None,
                 "reason": "" if number is not None else "no row is defined",
                 "details": {"n": 96, "floor": -48.0} if name == "forget_quality" else {},
             }
         )
     dump(folder / "metrics.json", {"metrics": entries})
-    pd.DataFrame(samples, columns=["metric", "split", "row_id", "group", "value"]).to_parquet(
-        folder / "samples.parquet"
+    write_samples(folder, samples)
+    text = {"target": "Her debut is The Stolen Garden.", "retrained": "Her debut is <b>Salt</b>."}.get(
+        arm, f"{arm} says"
     )
+    example = {"split": "forget", "row_id": "f0", "prompt": "What is the debut of Ada Finch?"}
+    dump(folder / "examples.json", [{**example, "answer": "Her debut is The Stolen Garden.", "text": text}])
+
+
+def write_samples(folder: Path, samples: list[tuple[str, str, str, str, float]]) -> None:
+    """`samples.parquet` from (metric, split, row_id, group, value) lines."""
+    columns = zip(("metric", "split", "row_id", "group", "value"), zip(*samples, strict=True), strict=True)
+    pq.write_table(pa.table(dict(columns)), folder / "samples.parquet")
 
 
 def _samples(metric: str, mean: float) -> list[tuple[str, str, str, str, float]]:

@@ -89,8 +89,10 @@ def test_an_unfinished_folder_does_not_count(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model": {"name": "llama-mini", "settings": {"protocol": "muse"}}}, ["protocol muse in evaluate-masc-s1"]),
-        ({"protocol": "muse"}, ["The evaluation of tofu-mini is mixed", "protocol muse in evaluate-masc-s1"]),
+        (
+            {"model": {"name": "llama-mini", "settings": {"protocol": "muse"}}},
+            ["The evaluation of tofu-mini is mixed", "protocol muse in evaluate-masc-s1"],
+        ),
         ({"benchmark": {"name": "tofu-mini", "version": 2}}, ["The benchmark tofu-mini is mixed", "version 2"]),
         ({"cell": {"method": "masc", "version": 2}}, ["The method masc is mixed", "version 1", "version 2"]),
     ],

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import csv
+import io
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
+from unlearnbench.errors import UserError
 from unlearnbench.report.results import PHASES, Results
 from unlearnbench.report.standings import Standing, Summary, Table, tables
 from unlearnbench.statistics import MIN_SEEDS
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 IDENTITY = ("benchmark", "model", "protocol", "attack", "label")  #: what names a row
 _FIRST = ("rank", "tier", "label", "method", "title", "version", "role", *IDENTITY[:4], "seeds", "complete", "spread")
@@ -28,16 +32,27 @@ def leaderboard(results: Results) -> pd.DataFrame:
     five seeds, else "95% interval"), the score with its parts (`d_<metric>`), `pareto`, `oracle`, `unranked` (why a
     method has no place), each metric as `<metric>`, `_low`, `_high` and `_n` (seeds in the mean), and the cost.
     """
-    found = tables(results)
-    rows = [_row(table, row) for table in found for row in table.rows]
-    return pd.DataFrame(rows, columns=_columns(found, rows))
+    import pandas as pd
+
+    columns, rows = _cells(results)
+    return pd.DataFrame(rows, columns=columns)
 
 
 def write_csv(results: Results, file: Path) -> None:
     """Write the leaderboard: UTF-8, empty cells for nulls, six significant digits, `true` and `false`."""
-    frame = leaderboard(results)
-    text = frame.map(_text)
-    text.to_csv(file, index=False, lineterminator="\n", encoding="utf-8")
+    columns, rows = _cells(results)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([_text(row.get(column)) for column in columns] for row in rows)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text.getvalue(), encoding="utf-8")
+
+
+def _cells(results: Results) -> tuple[list[str], list[dict[str, Any]]]:
+    found = tables(results)
+    rows = [_row(table, row) for table in found for row in table.rows]
+    return _columns(found, rows), rows
 
 
 def _columns(found: Sequence[Table], rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -114,24 +129,26 @@ def _numbers(summary: Summary) -> tuple[float | None, float | None, float | None
 
 
 def _text(cell: Any) -> str:
-    if cell is None or (isinstance(cell, float) and pd.isna(cell)) or cell is pd.NA:
+    if cell is None:
         return ""
     if isinstance(cell, bool):
         return "true" if cell else "false"
-    if isinstance(cell, float):
-        return f"{cell:.{DIGITS}g}"
-    return str(cell)
+    return f"{cell:.{DIGITS}g}" if isinstance(cell, float) else str(cell)
 
 
 def read_csv(file: Path) -> list[dict[str, str]]:
-    """The rows of a leaderboard as text."""
-    return pd.read_csv(file, dtype=str, keep_default_na=False).to_dict("records")  # type: ignore[no-any-return]
+    """The rows of a leaderboard as text. Raises `UserError` when the file is none."""
+    if not file.is_file():
+        raise UserError(f"There is no leaderboard {file}.")
+    with file.open(newline="", encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    missing = [column for column in IDENTITY if rows and column not in rows[0]]
+    if missing or not rows:
+        raise UserError(f"{file} is not a leaderboard: it has no {'column ' + missing[0] if missing else 'rows'}.")
+    return rows
 
 
 def rows_as_text(results: Results) -> list[dict[str, str]]:
     """The rows that `write_csv` would write."""
-    return [{str(k): _text(v) for k, v in row.items()} for row in _records(leaderboard(results))]
-
-
-def _records(frame: pd.DataFrame) -> Iterable[dict[Any, Any]]:
-    return frame.to_dict("records")  # type: ignore[no-any-return]
+    columns, rows = _cells(results)
+    return [{column: _text(row.get(column)) for column in columns} for row in rows]

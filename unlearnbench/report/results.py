@@ -13,16 +13,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import Any, NamedTuple
 
 from unlearnbench.errors import SeveralErrors, UserError
 
 ROLES = ("base", "target", "retrained", "unlearned")
 PHASES = ("prepare", "optimise", "probe", "select")  #: the phases that together are a method's cost
 TRAINING = ("base", "target", "retrained", "unlearn")  #: kinds of stages that train a model
-SAMPLE_COLUMNS = ("metric", "split", "row_id", "group", "value")
 
 
 def read_json(file: Path) -> Any:
@@ -49,6 +46,15 @@ def read_lines(file: Path) -> list[dict[str, Any]]:
     return lines
 
 
+class Sample(NamedTuple):
+    """A metric's value on one row; None where it is undefined."""
+
+    split: str
+    row_id: str
+    group: str
+    value: float | None
+
+
 @dataclass(frozen=True)
 class MetricValue:
     """A metric's value as `metrics.json` holds it."""
@@ -64,7 +70,7 @@ class MetricValue:
     interval: tuple[float, float] | None
     reason: str
     details: dict[str, Any]
-    mean: bool  #: whether the value is the mean of the samples
+    mean: bool | None  #: whether the value is the mean of the samples; None: not recorded
 
     @classmethod
     def parse(cls, entry: Mapping[str, Any]) -> MetricValue:
@@ -81,7 +87,7 @@ class MetricValue:
             interval=None if interval is None else (float(interval[0]), float(interval[1])),
             reason=str(entry.get("reason", "")),
             details=dict(entry.get("details") or {}),
-            mean=bool(entry.get("mean", False)),
+            mean=entry.get("mean"),
         )
 
 
@@ -140,15 +146,23 @@ class Stage:
         return {value.name: value for value in values}
 
     @cached_property
-    def samples(self) -> pd.DataFrame:
-        """One row per (metric, sample); empty when the stage kept none."""
+    def samples(self) -> dict[str, list[Sample]]:
+        """metric -> its samples; empty when the stage kept none."""
         file = self.folder / "samples.parquet"
         if not file.is_file():
-            return pd.DataFrame(columns=list(SAMPLE_COLUMNS))
+            return {}
+        import pyarrow.parquet as pq
+
         try:
-            return pd.read_parquet(file)
-        except (OSError, ValueError) as error:
+            columns = pq.read_table(file).to_pydict()
+            lines = zip(*(columns[name] for name in ("metric", *Sample._fields)), strict=True)
+        except (OSError, ValueError, KeyError) as error:  # pyarrow's errors are ValueErrors
             raise UserError(f"{file} cannot be read: {error}") from error
+        found: dict[str, list[Sample]] = defaultdict(list)
+        for metric, split, row_id, group, value in lines:
+            undefined = value is None or value != value  # NaN is not itself
+            found[metric].append(Sample(split, row_id, group, None if undefined else value))
+        return dict(found)
 
     @cached_property
     def log(self) -> list[dict[str, Any]]:
@@ -333,7 +347,7 @@ class Group:
         return next((value for value in found if value is not None), None)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Results:
     """All stages found under some folders."""
 

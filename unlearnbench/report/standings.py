@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
@@ -103,8 +104,9 @@ class Table:
         return next((row for row in self.rows if row.arm.label == label), None)
 
 
+@lru_cache(maxsize=4)
 def tables(results: Results) -> list[Table]:
-    """One table per group."""
+    """One table per group, worked out once per results."""
     return [_table(group) for group in results.groups]
 
 
@@ -127,11 +129,10 @@ def _crossed(arm: Arm, metric: str, values: dict[int, float | None]) -> tuple[fl
         stage = arm.runs[seed].evaluation
         if value is None or stage is None:
             continue
-        samples = stage.samples
-        samples = samples[(samples["metric"] == metric) & samples["value"].notna()]
-        if samples.empty or abs(samples["value"].mean() - value) > 1e-6 * max(1.0, abs(value)):
+        known = [(s.group, s.value) for s in stage.samples.get(metric, []) if s.value is not None]
+        if not known or abs(float(np.mean([v for _, v in known])) - value) > 1e-6 * max(1.0, abs(value)):
             return None
-        rows[seed] = [(str(g), float(v)) for g, v in zip(samples["group"], samples["value"], strict=True)]
+        rows[seed] = known
     return crossed_interval(rows)
 
 
