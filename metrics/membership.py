@@ -143,6 +143,9 @@ class Membership(Metric):
         )
         return compare(forget, holdout, self.statistic)
 
+    def from_samples(self, samples: Mapping[str, Mapping[str, float | None]]) -> Value:
+        return compare(samples.get(self.split, {}), samples.get(self.holdout, {}), self.statistic)
+
 
 def compare(forget: Mapping[str, float | None], holdout: Mapping[str, float | None], statistic: str = "auc") -> Value:
     """The AUC (or the TPR at 1 % FPR) from the scores of both sides; undefined and infinite ones are left out."""

@@ -163,6 +163,13 @@ class Metric(BaseModel):
         """Answers to a number."""
         raise NotImplementedError
 
+    def from_samples(self, samples: Mapping[str, Mapping[str, float | None]]) -> Value | None:
+        """The value again from its samples alone (split -> row id -> number), for `verify`.
+
+        Not needed for means of the samples, nor for metrics that stand on other metrics alone. None: it takes more.
+        """
+        return None
+
     def under(self, *names: str) -> tuple[str, ...]:
         """Names of other metrics under this metric's protocol."""
         return names if self.protocol == "ours" else tuple(f"{name}@{self.protocol}" for name in names)

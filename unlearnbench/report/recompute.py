@@ -76,17 +76,16 @@ class _Recompute:
     ) -> Any | None:
         """The value a registered metric computes from samples alone; None when it needs more, or is not registered."""
         from unlearnbench.metric import Context, Metric, resolve
-        from unlearnbench.metrics.membership import Membership, compare
 
         try:
             metric = resolve(name)[1]
         except UserError:
             return None
-        if isinstance(metric, Membership):
-            sides: dict[str, dict[str, float | None]] = {metric.split: {}, metric.holdout: {}}
-            for row in stage.samples.get(name, []):
-                sides.setdefault(row.split, {})[row.row_id] = row.value
-            return compare(sides[metric.split], sides[metric.holdout], metric.statistic)
+        by_split: dict[str, dict[str, float | None]] = {}
+        for row in stage.samples.get(name, []):
+            by_split.setdefault(row.split, {})[row.row_id] = row.value
+        if (value := metric.from_samples(by_split)) is not None:
+            return value
         cls = type(metric)
         if cls.requests is not Metric.requests or cls.follow_up is not Metric.follow_up or not metric.depends:
             return None
