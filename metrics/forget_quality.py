@@ -16,7 +16,6 @@ from fractions import Fraction
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
-from scipy import stats
 
 from unlearnbench.metric import Context, Metric, Value, metrics
 
@@ -33,6 +32,8 @@ class KS(NamedTuple):
 
 def ks_test(a: Sequence[float], b: Sequence[float]) -> KS:
     """Two-sample Kolmogorov-Smirnov test, exact up to 10,000 values a side, as scipy's default."""
+    from scipy import stats  # takes a second to import: only where it is needed
+
     n, m = len(a), len(b)
     floor = _log10_floor(n, m)
     with warnings.catch_warnings():

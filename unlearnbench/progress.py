@@ -67,7 +67,9 @@ class Progress:
             if not self.live:
                 self.console.print(f"{spent:6.1f} s  {event.name}", markup=False, highlight=False)
         else:
-            self.console.print(f"{event.kind} {event.name}: {event.error}", style="red", markup=False, highlight=False, soft_wrap=True)
+            self.console.print(
+                f"{event.kind} {event.name}: {event.error}", style="red", markup=False, highlight=False, soft_wrap=True
+            )
 
     def _remaining(self) -> str:
         known = [s for seconds in self.seconds.values() for s in seconds]

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 MIN_SEEDS = 5  #: below this many seeds nothing is tested and nothing is ranked
 
@@ -88,6 +87,8 @@ def value_range(values: Sequence[float | None]) -> Interval | None:
 
 def seeds_interval(values: Sequence[float | None], level: float = 0.95) -> Interval | None:
     """Student-t interval of the mean over seeds, from one number per seed. None below two defined seeds."""
+    from scipy import stats  # takes a second to import: only where it is needed
+
     array = known(values)
     if len(array) < 2:
         return None
@@ -103,6 +104,8 @@ def crossed_interval(samples: Mapping[int, Sequence[tuple[str, float]]], level: 
     which both contain (the two-way variance of Cameron, Gelbach and Miller, 2011), and never less than either. Degrees
     of freedom after Satterthwaite. None below two seeds or two groups.
     """
+    from scipy import stats  # takes a second to import: only where it is needed
+
     seeds = sorted(seed for seed, rows in samples.items() if rows)
     names = sorted({group for seed in seeds for group, _ in samples[seed]})
     if len(seeds) < 2 or len(names) < 2:
@@ -146,6 +149,8 @@ class Comparison:
 
 def paired(first: str, second: str, a: Mapping[int, float], b: Mapping[int, float]) -> Comparison:
     """Paired t test over the seeds both have; "insufficient" below `MIN_SEEDS` of them."""
+    from scipy import stats  # takes a second to import: only where it is needed
+
     seeds = sorted(a.keys() & b.keys())
     differences = np.array([a[seed] - b[seed] for seed in seeds])
     n = len(seeds)
