@@ -40,10 +40,11 @@ def write(
     Raises `UserError` for results of different versions or protocols, and for unknown tables or plots.
     """
     from unlearnbench.report import standings
+    from unlearnbench.report.forms import markdown, tex
     from unlearnbench.report.page import render
     from unlearnbench.report.plots import DRAW
     from unlearnbench.report.style import save, styled
-    from unlearnbench.report.tables import GRIDS, markdown, tex
+    from unlearnbench.report.tables import GRIDS
 
     check_names(tables, plots)
     results.refuse_mixtures()
@@ -61,8 +62,8 @@ def write(
                 figure = DRAW[name](table, plt)
                 if figure is not None:
                     drawn.setdefault(number, {})[name] = save(figure, out, f"{name}{suffix}")[1]
-    shown = list(dict.fromkeys([*tables, "score", "stop"]))
-    (out / "report.html").write_text(render(results, found, title, shown, drawn), encoding="utf-8")
+                    plt.close(figure)
+    (out / "report.html").write_text(render(results, found, title, drawn), encoding="utf-8")
 
 
 def terminal(results: Results, width: int = 100) -> RenderableType:
@@ -70,6 +71,7 @@ def terminal(results: Results, width: int = 100) -> RenderableType:
     from rich.console import Group
 
     from unlearnbench.report import standings
-    from unlearnbench.report.tables import main, rich
+    from unlearnbench.report.forms import rich
+    from unlearnbench.report.tables import main
 
     return Group(*[rich(main(table), width) for table in standings.tables(results)])

@@ -12,6 +12,8 @@ TABLES = {
     "cost": "seconds by phase, steps, tokens, FLOPs and memory",
     "score": "the distances to the retrained model that the score is made of",
     "stop": "what the stop rules read, and where they stopped",
+    "comparison": "paired tests of every two methods, from five seeds",
+    "missing": "what was not computed, and why",
 }
 #: what `report: {plots: [...]}` may name
 PLOTS = {

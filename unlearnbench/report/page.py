@@ -2,83 +2,158 @@
 
 from __future__ import annotations
 
-import base64
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
 
+from unlearnbench.report.forms import words_in
 from unlearnbench.report.results import Results
 from unlearnbench.report.sanity import sanity
-from unlearnbench.report.standings import Table
-from unlearnbench.report.style import look
-from unlearnbench.report.tables import GRIDS, Grid
+from unlearnbench.report.standings import Standing, Table
+from unlearnbench.report.style import GRID, INK, MUTED, PAPER, look
+from unlearnbench.report.tables import GRIDS, Grid, provenance
 
-_ALT = {
-    "wallclock": "Bars of the seconds each method takes, by phase",
-    "radar": "Radars of each method's closeness to the retrained model",
-    "tradeoff": "Scatter of the distances on the forget and on the utility side",
-    "trajectory": "Curves of the metrics during unlearning",
-    "violation": "Curves of the violation rate that the stop rule read",
+HERE = Path(__file__).parent
+#: plot -> what to look for in it
+CAPTIONS = {
+    "wallclock": "What a method costs: prepare + optimise + probe + select. Dots are seeds. Steps stand beside the "
+    "seconds, for these hold on one machine only.",
+    "radar": "One radar per method, 1 - d on each axis: the rim is the retrained model.",
+    "tradeoff": "Left, both halves of the score: the retrained model is the corner, the target lies at 1 on the forget "
+    "side. Right, one metric of each side as measured. Lines are ranges or intervals over the seeds.",
+    "trajectory": "During unlearning: thin lines are seeds, thick ones their mean.",
+    "violation": "What the online stop rule read on its probe; it stops where the rate stays below the tolerance.",
 }
+_THEME = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)", PAPER: "var(--paper)"}
 
 
-def render(
-    results: Results, found: Sequence[Table], title: str, grids: Sequence[str], plots: Mapping[int, Mapping[str, Path]]
-) -> str:
-    """The page of a report. `plots`: number of the table -> plot name -> PNG or SVG file."""
-    template = (Path(__file__).parent / "page.html.j2").read_text(encoding="utf-8")
+def render(results: Results, found: Sequence[Table], title: str, plots: Mapping[int, Mapping[str, Path]]) -> str:
+    """The page of a report. `plots`: number of the table -> plot name -> SVG file."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True)
-    groups = []
-    for number, table in enumerate(found):
-        shown = [_shown(name, GRIDS[name](table)) for name in grids]
-        colours = {row.arm.title: look(row.arm.method, row.arm.role).colour for row in table.rows}
-        drawn = [
-            {"alt": _ALT.get(name, name), "source": _data_uri(file)} for name, file in plots.get(number, {}).items()
-        ]
-        examples, seed = _examples(table)
-        groups.append(
-            {
-                "name": str(table.group.key),
-                "grids": shown,
-                "plots": drawn,
-                "colours": _Colours(colours),
-                "examples": examples,
-                "example_seed": seed,
-            }
-        )
+    template = environment.from_string((HERE / "page.html.j2").read_text(encoding="utf-8"))
     seeds = sorted({seed for table in found for row in table.rows for seed in row.arm.seeds})
-    lines = [
-        (row.arm.title, " ".join(map(str, row.arm.seeds)), row.arm.version or "", row.cost.hardware, row.provenance)
-        for table in found
-        for row in table.rows
-    ]
-    subtitle = f"{sum(len(t.rows) for t in found)} rows, seeds {', '.join(map(str, seeds))}"
-    return environment.from_string(template).render(
-        title=title, subtitle=subtitle, checks=sanity(results), groups=groups, provenance=lines
+    machines = sorted({row.cost.hardware for table in found for row in table.rows if row.cost.hardware})
+    return template.render(
+        title=title,
+        subtitle=f"{len(results.of_kind('evaluate'))} evaluations, seeds {', '.join(map(str, seeds))}"
+        + (f", machine {', '.join(machines)}" if machines else ""),
+        headlines=[line for table in found if (line := _headline(table))],
+        checks=sanity(results),
+        groups=[_group(number, table, plots.get(number, {})) for number, table in enumerate(found)],
+        provenance=_shown(provenance(found), {}),
+        css=Markup((HERE / "page.css").read_text(encoding="utf-8")),
+        js=Markup((HERE / "page.js").read_text(encoding="utf-8")),
     )
 
 
-class _Colours(dict[str, str]):
-    def __missing__(self, key: str) -> str:
+def _group(number: int, table: Table, plots: Mapping[str, Path]) -> dict[str, Any]:
+    arms = {row.arm.label: row for row in table.rows}
+    grids = [_shown(GRIDS[name](table), arms) for name in ("score", "cost", "stop", "comparison", "missing")]
+    examples, seed = _examples(table)
+    return {
+        "id": f"group{number}",
+        "name": str(table.group.key),
+        "main": {**_shown(GRIDS["main"](table), arms), "id": f"main{number}"},
+        "grids": [grid for grid in grids if grid["rows"]],
+        "plots": [{"svg": _inline(file, name), "caption": CAPTIONS.get(name, name)} for name, file in plots.items()],
+        "probed": _probed(table),
+        "examples": examples,
+        "example_seed": seed,
+    }
+
+
+def _headline(table: Table) -> str:
+    """The result in a sentence or two, computed from the table."""
+    placed = [row for row in table.methods if row.rank == 1 or row.tier == 1]
+    goal, target = table.row("retrained"), table.row("target")
+    if not placed or goal is None or goal.score.mean is None:
         return ""
+    named = ", ".join(f"{row.arm.title} ({row.score.mean:.2f})" for row in placed)
+    text = f"{table.group.key}: nearest to the retrained model, by the score: {named}."
+    if target is not None and target.score.mean is not None:
+        text += f" The untouched target scores {target.score.mean:.2f},"
+        text += f" a retrained model of another seed {goal.score.mean:.2f}."
+    timed = [row for row in placed if (total := row.cost.seconds.get("total")) is not None and total.mean is not None]
+    if len(placed) > 1 and len({row.cost.hardware for row in timed}) == 1 and timed:
+        fastest = min(timed, key=lambda row: row.cost.seconds["total"].mean or 0.0)
+        text += f" The cheapest of these is {fastest.arm.title}, {fastest.cost.seconds['total'].mean:.3g} s."
+    return text
 
 
-def _shown(name: str, grid: Grid) -> dict[str, Any]:
-    return {**vars(grid), "named": 1 if name == "main" else 0}
+# -- tables ----------------------------------------------------------------------------------------------------
 
 
-def _data_uri(file: Path) -> str:
-    kind = "image/svg+xml" if file.suffix == ".svg" else "image/png"
-    return f"data:{kind};base64,{base64.b64encode(file.read_bytes()).decode()}"
+def _shown(grid: Grid, arms: Mapping[str, Standing]) -> dict[str, Any]:
+    """A grid with what the template wants to know about heads, rows and cells."""
+    words = words_in(grid)
+    name = next((i for i, head in enumerate(grid.heads) if head in ("method", "row")), -1)
+    hints = grid.hints or ("",) * len(grid.heads)
+    css = ["name" if i == name else "words" if i in words else "" for i in range(len(grid.heads))]
+    rows = []
+    for n, row in enumerate(grid.rows):
+        standing = arms.get(grid.labels[n]) if grid.labels else None
+        cells = [_cell(text, css[i], _colour(standing) if i == name else "") for i, text in enumerate(row)]
+        rows.append({"cells": cells, "css": _row_css(standing, grid.heads)})
+    unbroken = [head.replace("-", "\u2011") for head in grid.heads]
+    heads = [
+        {"text": re.sub(r" (?=[↑↓≈])", "\u00a0", h), "hint": hints[i], "css": css[i]} for i, h in enumerate(unbroken)
+    ]
+    return {"title": grid.title, "heads": heads, "rows": rows, "notes": grid.notes, "id": ""}
+
+
+def _cell(text: str, css: str, colour: str) -> dict[str, str]:
+    """The spread goes on a small line of its own, so that many columns fit."""
+    number, spread = text, ""
+    if match := re.fullmatch(r"(-?[\d.,]+)( ±[\d.]+)?( \(\d+ of \d+\))?", text):
+        number, spread = match[1], "".join(part or "" for part in match.groups()[1:]).strip()
+    extra = "null" if text in ("null", "") else "long" if len(text) > 60 else ""
+    return {"text": number, "small": spread, "css": f"{css} {extra}".strip(), "colour": colour}
+
+
+def _colour(standing: Standing | None) -> str:
+    """As a CSS value: the colours of text follow the theme."""
+    colour = look(standing.arm.method, standing.arm.role).colour if standing is not None else ""
+    return _THEME.get(colour, colour)
+
+
+def _row_css(standing: Standing | None, heads: Sequence[str]) -> str:
+    if standing is None or heads[0] not in ("tier", "rank"):
+        return ""
+    return "reference" if standing.arm.role != "unlearned" else "best" if 1 in (standing.rank, standing.tier) else ""
+
+
+# -- pictures and examples -------------------------------------------------------------------------------------
+
+
+def _inline(file: Path, name: str) -> Markup:
+    """The SVG as part of the page: it scales, and its text colours follow the theme."""
+    svg = file.read_text(encoding="utf-8")
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>|<style[^>]*>.*?</style>", "", svg, flags=re.DOTALL)
+    width = float(re.search(r'width="([\d.]+)pt"', svg)[1]) * 4 / 3  # type: ignore[index]
+    least = min(width, 560)
+    style = f'role="img" aria-label="{name}" style="width:{width:.0f}px;max-width:100%;min-width:{least:.0f}px"'
+    svg = re.sub(r'<svg ([^>]*?)width="[^"]*"', rf"<svg {style} \1", svg, count=1)
+    svg = re.sub(r'(<svg [^>]*?)height="[^"]*"', r"\1", svg, count=1)
+    for colour, variable in _THEME.items():
+        svg = svg.replace(colour, variable)
+    return Markup(svg)
+
+
+def _probed(table: Table) -> list[tuple[str, str]]:
+    """The rows a stop rule looked at, by method and seed."""
+    found = [(row, run) for row in table.methods for run in row.arm.runs.values() if run.stop]
+    return [(f"{row.arm.title}, seed {run.seed}", ", ".join((run.stop or {}).get("rows") or [])) for row, run in found]
 
 
 def _examples(table: Table) -> tuple[list[dict[str, Any]], int]:
     """Rows with what each model answers, of the first seed that has them."""
-    seeds = sorted({seed for row in table.rows for seed in row.arm.seeds})
-    for seed in seeds:
+    for seed in sorted({seed for row in table.rows for seed in row.arm.seeds}):
         merged: dict[str, dict[str, Any]] = {}
         for row in table.rows:
             run = row.arm.runs.get(seed)
@@ -87,7 +162,7 @@ def _examples(table: Table) -> tuple[list[dict[str, Any]], int]:
                 continue
             for example in json.loads(file.read_text(encoding="utf-8")):
                 kept = merged.setdefault(example["row_id"], {**example, "texts": []})
-                kept["texts"].append((row.arm.title, example["text"]))
+                kept["texts"].append((row.arm.title, _colour(row), example["text"]))
         if merged:
             return list(merged.values()), seed
-    return [], seeds[0] if seeds else 0
+    return [], 0

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from unlearnbench.errors import UserError
-from unlearnbench.report.results import MetricValue, Results, Stage
+from unlearnbench.report.results import Arm, MetricValue, Results, Stage
 
 SAME = 1e-6  #: relative difference that two machines' arithmetic may have
 
@@ -25,6 +25,22 @@ def recomputed(results: Results) -> tuple[Results, list[str]]:
         for stage in results.stages
     )
     return Results(stages), sorted(work.taken)
+
+
+def between_seeds(arm: Arm, name: str) -> list[float]:
+    """A metric that compares with the retrained run, between the runs of an arm's different seeds (each way once).
+
+    For the spread of such a metric among models that differ in nothing but the seed. Empty when there are no samples.
+    """
+    stages = [stage for stage in arm.evaluations if stage.samples]
+    work = _Recompute(Results(tuple(stages)))
+    found = []
+    for here in stages:
+        for there in stages:
+            if here.seed != there.seed:
+                value = work.by_its_own_code(here, name, work.values(here), work.values(there))
+                found += [value.score] if value is not None and value.score is not None else []
+    return found
 
 
 def same(a: float, b: float, tolerance: float = SAME) -> bool:
@@ -64,14 +80,14 @@ class _Recompute:
         mean = Value.mean_of(per_sample)
         if recorded.mean or (recorded.mean is None and mean.score is not None and same(mean.score, recorded.value)):
             return mean
-        own = self._by_its_own_code(stage, recorded.name, known, retrained)
+        own = self.by_its_own_code(stage, recorded.name, known, retrained)
         if own is None:
             self.taken.add(recorded.name)
             return Value(recorded.value, per_sample)
         return own
 
     @staticmethod
-    def _by_its_own_code(
+    def by_its_own_code(
         stage: Stage, name: str, known: Mapping[str, Any], retrained: Mapping[str, Any] | None
     ) -> Any | None:
         """The value a registered metric computes from samples alone; None when it needs more, or is not registered."""

@@ -545,7 +545,7 @@ def _arms(runs: Mapping[tuple[str, str], dict[int, Run]]) -> tuple[Arm, ...]:
                 title=_title(cell, label) if cell else label,
                 version=int(cell.get("version", 1)) if cell else None,
                 params=dict(cell.get("params") or {}),
-                origin=str(cell.get("origin", "")),
+                origin=str(cell.get("origin") or cell.get("source") or ""),
                 runs=dict(sorted(seeds.items())),
             )
         )

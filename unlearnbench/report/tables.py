@@ -1,42 +1,50 @@
-"""The tables of a report as plain cells, and their forms: terminal, Markdown, LaTeX."""
+"""The tables of a report as plain cells. `forms` gives them to terminal, Markdown and LaTeX, `page` to HTML."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-
-from rich.console import Group as Renderables
-from rich.table import Table as RichTable
-from rich.text import Text
+from typing import Any
 
 from unlearnbench.report.catalogue import ARROW_LEGEND, ARROWS, decimals, headline, title
+from unlearnbench.report.recompute import between_seeds
 from unlearnbench.report.results import PHASES
-from unlearnbench.report.standings import Standing, Summary, Table
+from unlearnbench.report.standings import LEVEL, Standing, Summary, Table
 from unlearnbench.statistics import MIN_SEEDS
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A table as text: its title, its column heads, its rows, and notes below it."""
+    """A table as text: title, column heads, rows, and notes below it.
+
+    `labels`: the arm behind each row ("" for none). `hints`: a longer text per column, where there is one.
+    """
 
     title: str
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
 
 
 def number(summary: Summary, digits: int) -> str:
     """Mean and half of its range or interval; `(n of N)` where seeds are missing; `null` without any."""
     if summary.mean is None:
         return "null"
-    text = f"{summary.mean:.{digits}f}"
+    text = _fixed(summary.mean, digits)
     if summary.low is not None and summary.high is not None and summary.high - summary.low >= 0.5 * 10**-digits:
         text += f" ±{(summary.high - summary.low) / 2:.{digits}f}"
     return text + (f" ({summary.n} of {summary.of})" if summary.partial else "")
 
 
-def place(row: Standing, table: Table) -> str:
-    """The first column: rank or tier, `-` where a row has none."""
+def _fixed(value: float, digits: int) -> str:
+    text = f"{value:.{digits}f}"
+    return text.lstrip("-") if float(text) == 0 else text  # no "-0.00"
+
+
+def place(row: Standing) -> str:
+    """The first column: rank or tier, `-` where a method has none."""
     if row.arm.role != "unlearned":
         return ""
     if row.rank is not None:
@@ -48,200 +56,221 @@ def main(table: Table) -> Grid:
     """The metrics people look at first, with the score."""
     names = headline(table.group.metric_names)
     heads = ["rank" if table.ranked else "tier", "method", "score ↓"]
-    heads += [f"{title(n)} {ARROWS.get(_direction(table, n), '')}".strip() for n in names]
-    heads += ["seconds", "steps"]
+    hints = ["", "", "mean distance to the retrained model, forget and utility side in equal parts"]
+    for name in names:
+        metric = table.group.metric(name)
+        heads.append(f"{title(name)} {ARROWS.get(metric.direction, '') if metric else ''}".strip())
+        hints.append(f"{name}, version {metric.version}, protocol {metric.protocol}" if metric else name)
     rows = []
     for row in table.rows:
-        cells = [place(row, table), row.arm.title + ("*" if row.pareto else ""), number(row.score, 2)]
+        cells = [place(row), row.arm.title + ("*" if row.pareto else ""), number(row.score, 2)]
         cells += [number(row.metrics[n], decimals(n)) if n in row.metrics else "null" for n in names]
         total, steps = row.cost.seconds.get("total"), row.cost.counts.get("steps")
         unlearned = row.arm.role == "unlearned"
         cells.append(number(total, 1) if unlearned and total is not None else "")
         cells.append(f"{steps.mean:.0f}" if unlearned and steps is not None and steps.mean is not None else "")
         rows.append(tuple(cells))
-    return Grid(f"{table.group.key}", tuple(heads), tuple(rows), tuple(_notes(table)))
+    heads += ["seconds", "steps"]
+    hints += [" + ".join(PHASES), "optimiser steps"]
+    return Grid(f"{table.group.key}", tuple(heads), tuple(rows), tuple(_notes(table)), _labels(table), tuple(hints))
 
 
 def cost(table: Table) -> Grid:
     """Seconds by phase, and what does not depend on the machine."""
     phases = [*PHASES, *[p for p in ("load", "encode", "warmup", "evaluate") if _any_phase(table, p)]]
-    heads = ["method", "total s", *phases, "steps", "tokens", "GFLOP", "peak MB"]
+    heads = ["method", "total s", *phases, "steps", "tokens", "GFLOP", "peak MB", "machine"]
     rows = []
-    for row in table.rows:
-        if row.arm.role != "unlearned":
-            continue
+    for row in table.methods:
         seconds, counts = row.cost.seconds, row.cost.counts
         cells = [row.arm.title, number(seconds["total"], 2) if "total" in seconds else "null"]
         cells += [number(seconds[p], 2) if p in seconds else "null" for p in phases]
         for name, unit, digits in (("steps", 1, 0), ("tokens", 1, 0), ("flops", 1e9, 1), ("peak_memory_bytes", 1e6, 0)):
             mean = counts[name].mean if name in counts else None
             cells.append("null" if mean is None else f"{mean / unit:,.{digits}f}")
-        rows.append(tuple(cells))
-    notes = [
-        f"{row.arm.title}: {row.cost.reason}" for row in table.rows if row.arm.role == "unlearned" and row.cost.reason
-    ]
-    note = f"The method's cost is {' + '.join(PHASES)}; the other phases are reported and not counted."
-    return Grid(f"Cost: {table.group.key}", tuple(heads), tuple(rows), (note, *notes))
+        rows.append((*cells, row.cost.hardware or "several"))
+    machines = {row.cost.hardware for row in table.methods if row.cost.seconds}
+    notes = [f"The method's cost is {' + '.join(PHASES)}; the other phases are reported and not counted."]
+    notes += [f"{row.arm.title}: {row.cost.reason}." for row in table.methods if row.cost.reason]
+    if len(machines) > 1:
+        notes.append(f"The runs come from {len(machines)} machines: compare seconds within one machine only.")
+    labels = tuple(row.arm.label for row in table.methods)
+    return Grid(f"Cost: {table.group.key}", tuple(heads), tuple(rows), tuple(notes), labels)
 
 
 def score(table: Table) -> Grid:
     """The distances to the retrained model that the score is made of."""
     names = [n for names in table.scored.values() for n in names]
-    heads = ["method", "score", *table.scored, *[title(n) for n in names]]
+    heads = ["method", "score", *(f"{side} side" for side in table.scored), *[title(n) for n in names]]
+    shown = [row for row in table.rows if row.arm.role != "base"]
     rows = []
-    for row in table.rows:
-        if row.arm.role == "base":
-            continue
+    for row in shown:
         cells = [row.arm.title, number(row.score, 2), *[number(row.sides[side], 2) for side in table.scored]]
         means = [row.scores.mean(n) for n in names]
-        rows.append((*cells, *["null" if m is None else f"{m:.2f}" for m in means]))
+        rows.append((*cells, *["null" if m is None else _fixed(m, 2) for m in means]))
     note = (
-        "Distance to the retrained models of the other seeds, in units of what the target is away from them "
-        "(utility: in units of the retrained value); too much forgetting counts like too little."
+        "Distance to the retrained models of the other seeds. Forget side: in units of what the target is away from "
+        "them; utility side: in units of the retrained value. Too much forgetting counts like too little. "
+        "Score: the mean of both sides, each the mean of its metrics."
     )
-    return Grid(f"Parts of the score: {table.group.key}", tuple(heads), tuple(rows), (note,))
+    labels = tuple(row.arm.label for row in shown)
+    return Grid(f"Parts of the score: {table.group.key}", tuple(heads), tuple(rows), (note,), labels)
 
 
 def stop(table: Table) -> Grid:
     """Where online stops ended training, and on which reading."""
-    rows = []
+    rows, labels = [], []
     for row in table.rows:
         for seed, run in sorted(row.arm.runs.items()):
-            found = run.stop
-            if found is None:
+            if run.stop is None:
                 continue
-            values = found.get("values") or {}
+            found, values = run.stop, run.stop.get("values") or {}
             rate = values.get("confirm_rate", values.get("violation_rate"))
-            rows.append(
-                (
-                    row.arm.title,
-                    str(seed),
-                    str(found.get("rule", "")),
-                    "never" if found.get("step") is None else str(found["step"]),
-                    "" if rate is None else f"{rate:.3f}",
-                    ""
-                    if values.get("alpha", found.get("alpha")) is None
-                    else f"{values.get('alpha', found.get('alpha')):.3f}",
-                    f"{len(found.get('rows') or [])}" + (" held out" if found.get("held_out") else ""),
-                    str(found.get("reason", "")),
-                )
-            )
-    heads = ("method", "seed", "rule", "step", "rate", "tolerance", "rows probed", "why")
-    return Grid(f"Online stops: {table.group.key}", heads, tuple(rows))
+            alpha = values.get("alpha", found.get("alpha"))
+            probed = f"{len(found.get('rows') or [])}" + (", held out" if found.get("held_out") else "")
+            planned = run.training.record.get("planned_steps") if run.training else None
+            step = "never" if run.stopped_at is None else f"{run.stopped_at}" + (f" of {planned}" if planned else "")
+            cells = [row.arm.title, str(seed), str(found.get("rule", "")), step, _rate(rate), _rate(alpha), probed]
+            rows.append((*cells, "yes" if run.oracle else "no", str(found.get("reason", ""))))
+            labels.append(row.arm.label)
+    heads = ("method", "seed", "rule", "step", "rate", "tolerance", "rows probed", "oracle", "why")
+    note = "An oracle looks at the retrained model or at test metrics: it is shown, and never placed."
+    return Grid(f"Online stops: {table.group.key}", heads, tuple(rows), (note,), tuple(labels))
 
 
-GRIDS: dict[str, Callable[[Table], Grid]] = {"main": main, "cost": cost, "score": score, "stop": stop}
+def _rate(value: object) -> str:
+    return f"{value:.3f}" if isinstance(value, float | int) else str(value or "")
 
 
-def _direction(table: Table, name: str) -> str:
-    metric = table.group.metric(name)
-    return metric.direction if metric is not None else ""
+def comparison(table: Table) -> Grid:
+    """Paired tests of every two methods; no rows below five seeds."""
+    names = {row.arm.label: row.arm.title for row in table.rows}
+    rows, labels = [], []
+    for pair in sorted(table.comparisons, key=lambda pair: (pair.adjusted is None, pair.adjusted or 0.0)):
+        if pair.p is None and not table.ranked:
+            continue
+        first, second, gap = pair.first, pair.second, pair.difference or 0.0
+        if gap > 0:
+            first, second, gap = second, first, -gap
+        if pair.p is None or pair.adjusted is None or pair.effect is None:
+            rows.append((names[first], names[second], f"{gap:.3f}", "", "", "", pair.reason))
+        else:
+            verdict = "better" if pair.adjusted < LEVEL else "not told apart"
+            numbers = (f"{gap:.3f}", f"{-abs(pair.effect):.2f}", f"{pair.p:.2g}", f"{pair.adjusted:.2g}")
+            rows.append((names[first], names[second], *numbers, verdict))
+        labels.append(first)
+    heads = ("method", "against", "score difference", "effect size", "p", "p (Holm)", "verdict")
+    note = f"Paired t over the seeds, two-sided; Holm over all pairs; better: p (Holm) below {LEVEL}."
+    return Grid(f"Comparisons: {table.group.key}", heads, tuple(rows), (note,), tuple(labels))
+
+
+def missing(table: Table) -> Grid:
+    """What was not computed, and why."""
+    rows, labels = [], []
+    for row in table.rows:
+        reasons: dict[str, dict[str, list[int]]] = {}  # reason -> metric -> seeds
+        for seed in row.arm.seeds:
+            for name in table.group.metric_names:
+                if reason := row.arm.null_reason(name, seed):
+                    reasons.setdefault(reason, {}).setdefault(name, []).append(seed)
+        for reason, names in reasons.items():
+            seeds = sorted({seed for found in names.values() for seed in found})
+            what = "all" if len(names) == len(table.group.metric_names) else ", ".join(title(name) for name in names)
+            rows.append((row.arm.title, what, " ".join(map(str, seeds)), reason))
+            labels.append(row.arm.label)
+        if row.unranked and row.scores.complete:
+            rows.append((row.arm.title, "place", " ".join(map(str, row.arm.seeds)), row.unranked))
+            labels.append(row.arm.label)
+    heads = ("row", "what", "seeds", "why")
+    return Grid(f"Not computed: {table.group.key}", heads, tuple(rows), (), tuple(labels))
+
+
+def provenance(found: Sequence[Table]) -> Grid:
+    """Where each row comes from: seeds, versions, commits, machine."""
+    rows = []
+    for table in found:
+        for row in table.rows:
+            stages = [s for run in row.arm.runs.values() for s in (run.training, run.evaluation) if s is not None]
+            cells = [row.arm.title, str(table.group.key), " ".join(map(str, row.arm.seeds)), str(row.arm.version or "")]
+            for name in ("torch", "transformers"):
+                cells.append(_every((stage.record.get("versions") or {}).get(name) for stage in stages))
+            commits = [stage.record.get("git") or {} for stage in stages]
+            cells.append(_every(str(g.get("commit") or "")[:8] + ("+" if g.get("dirty") else "") for g in commits))
+            rows.append((*cells, row.arm.origin, row.cost.hardware, row.provenance))
+    heads = (
+        "row",
+        "comparison",
+        "seeds",
+        "version",
+        "torch",
+        "transformers",
+        "commit",
+        "origin",
+        "machine",
+        "provenance",
+    )
+    note = (
+        "Provenance is a hash over the keys of every stage behind a row; + marks a working tree with changes. "
+        "Everything here is computed from the run folders; leaderboard.csv holds the numbers with more digits."
+    )
+    return Grid("Provenance", heads, tuple(rows), (note,))
+
+
+def _every(values: Iterable[Any]) -> str:
+    return ", ".join(sorted({str(value) for value in values if value}))
+
+
+GRIDS: dict[str, Callable[[Table], Grid]] = {
+    "main": main,
+    "cost": cost,
+    "score": score,
+    "stop": stop,
+    "comparison": comparison,
+    "missing": missing,
+}
+
+
+def _labels(table: Table) -> tuple[str, ...]:
+    return tuple(row.arm.label for row in table.rows)
 
 
 def _any_phase(table: Table, phase: str) -> bool:
     return any((s := row.cost.seconds.get(phase)) is not None and (s.mean or 0) > 0 for row in table.rows)
 
 
+# -- notes -----------------------------------------------------------------------------------------------------
+
+
 def _notes(table: Table) -> list[str]:
-    methods = [row for row in table.rows if row.arm.role == "unlearned"]
     seeds = {len(row.arm.seeds) for row in table.rows}
-    spread = (
-        "half the 95 % interval over seeds and groups"
-        if min(seeds, default=0) >= MIN_SEEDS
-        else "half the range over seeds"
-    )
+    enough = min(seeds, default=0) >= MIN_SEEDS
+    spread = "half the 95 % interval over seeds and groups" if enough else "half the range over the seeds"
     notes = [
         f"{ARROW_LEGEND}. ±: {spread}. Score: mean distance to the retrained model, lower is better. "
         "*: on the Pareto front."
     ]
-    if methods and not table.ranked:
+    if table.methods and not table.ranked:
         notes.append(f"{max(seeds)} seeds: tiers (T1 best), no ranks; ranks need {MIN_SEEDS}.")
-    quality = table.group.metric("forget_quality")
-    if quality is not None and quality.details.get("floor") is not None:
-        n, floor = quality.details.get("n"), float(quality.details["floor"])
-        notes.append(
-            f"log10 FQ: Kolmogorov-Smirnov test on {n} rows, floor {floor:.1f}; descriptive (rows are not independent)."
-        )
-    for row in methods:
+    if table.ranked:
+        notes.append("Rank: 1 + the number of methods that are significantly better (paired t over seeds, Holm).")
+    if borrowed := table.group.borrowed:
+        notes.append(f"Compared with the {' and the '.join(borrowed)} model as it was before the attack.")
+    notes += _quality(table)
+    for row in table.methods:
         if row.unranked:
-            notes.append(f"{row.arm.title} is not placed: {row.unranked}.")
-        notes += [f"{row.arm.title}: {note}" for note in row.notes]
-    for row in table.rows:
-        nulls = [
-            f"{title(n)} ({s.reason})" for n, s in row.metrics.items() if s.n == 0 and n in headline(list(row.metrics))
-        ]
-        if nulls and row.arm.role == "unlearned":
-            notes.append(f"{row.arm.title}, null: {'; '.join(nulls[:3])}.")
+            notes.append(f"{row.arm.title} has no place: {row.unranked}.")
+        notes += [f"{row.arm.title}: {note}." for note in row.notes]
     return notes
 
 
-# -- forms -----------------------------------------------------------------------------------------------------
-
-
-def markdown(grid: Grid) -> str:
-    """GitHub Markdown."""
-    lines = [f"**{grid.title}**", "", _bar(grid.heads), _bar(["---", *["---:"] * (len(grid.heads) - 1)])]
-    lines += [_bar(row) for row in grid.rows]
-    return "\n".join([*lines, "", *[f"{note}\n" for note in grid.notes]]).rstrip() + "\n"
-
-
-def _bar(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-_TEX = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "±": r"$\pm$", "↑": r"$\uparrow$", "↓": r"$\downarrow$",
-        "≈": r"$\approx$", "<": "$<$", ">": "$>$", "[": "{[}", "]": "{]}", "*": "$^*$", "^": r"\^{}",
-        "~": r"\~{}"}  # fmt: skip
-
-
-def tex(grid: Grid) -> str:
-    """A booktabs table."""
-
-    def clean(text: str) -> str:
-        return "".join(_TEX.get(c, c) for c in text)
-
-    body = [" & ".join(map(clean, row)) + r" \\" for row in grid.rows]
-    head = " & ".join(map(clean, grid.heads)) + r" \\"
-    notes = [f"% {note}" for note in grid.notes]
-    columns = "l" * 2 + "r" * (len(grid.heads) - 2)
-    lines = [
-        *notes,
-        rf"\begin{{tabular}}{{{columns}}}",
-        r"\toprule",
-        head,
-        r"\midrule",
-        *body,
-        r"\bottomrule",
-        r"\end{tabular}",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def rich(grid: Grid, width: int) -> Renderables:
-    """For the terminal: columns that do not fit into `width` characters go into a second table below the first."""
-    heads, rows = list(grid.heads), [list(row) for row in grid.rows]
-    words = [max((len(word) for word in head.split()), default=0) for head in heads]
-    needed = [max(words[i], *[len(r[i]) for r in rows], 1) for i in range(len(heads))]
-    widths = [n + 2 for n in needed]
-    parts, current, used = [], [0, 1], widths[0] + widths[1]
-    for i in range(2, len(heads)):
-        if used + widths[i] > width and len(current) > 2:
-            parts.append(current)
-            current, used = [1], widths[1]
-        current.append(i)
-        used += widths[i]
-    parts.append(current)
-    drawn = []
-    for n, columns in enumerate(parts):
-        table = RichTable(
-            title=grid.title if n == 0 else None, title_justify="left", title_style="bold", box=None, pad_edge=False
-        )
-        for i in columns:
-            table.add_column(heads[i], justify="left" if i < 2 else "right", width=needed[i] if i > 1 else None)
-        for row in rows:
-            bold = row[0] in ("1", "T1")
-            table.add_row(*[Text(row[i], style="bold" if bold else "") for i in columns])
-        drawn.append(table)
-    return Renderables(
-        *[x for table in drawn for x in (table, Text(""))], *[Text(note, style="dim") for note in grid.notes]
-    )
+def _quality(table: Table) -> list[str]:
+    """What a reader of Forget Quality must know: n, the floor, and how retrained models of two seeds differ."""
+    quality = table.group.metric("forget_quality")
+    if quality is None or quality.details.get("floor") is None:
+        return []
+    goal = table.group.role("retrained")
+    spread = between_seeds(goal, "forget_quality") if goal is not None else []
+    text = f"log10 FQ: Kolmogorov-Smirnov test on {quality.details.get('n')} rows, floor {quality.details['floor']:.1f}"
+    if spread:
+        ends = dict.fromkeys(_fixed(value, 1) for value in (min(spread), max(spread)))
+        text += f", retrained models of two seeds {' to '.join(ends)}"
+    return [f"{text}; descriptive, for the rows are not independent."]
