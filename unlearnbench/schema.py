@@ -319,6 +319,11 @@ def _override(content: dict[str, Any], override: str, places: Places) -> None:
             entries[i] = {keys[1]: inner}
             places |= {("methods", i, *keys[1:], *at): f"--set {path}" for at in inside}
         return
+    if keys[0] == "unlearn" and len(keys) > 1:  # said on the command line, it holds for every method
+        for entry in content.get("methods") or []:
+            for settings in entry.values() if isinstance(entry, dict) else ():
+                if isinstance(settings, dict) and isinstance(settings.get("unlearn"), dict):
+                    settings["unlearn"] = {k: v for k, v in settings["unlearn"].items() if k != keys[1]}
     _put(content, keys, value)
     places |= {(*keys, *at): f"--set {path}" for at in inside}
 

@@ -182,3 +182,8 @@ def test_reading_a_file_imports_no_torch(write):
     load = f"import sys; from unlearnbench import schema; schema.load({str(write(GOOD))!r})"
     code = f"{load}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_an_unlearn_value_from_the_command_line_holds_for_every_method(write):
+    cells = schema.cells(schema.load(write(GOOD), ["unlearn.epochs=7"], seeds=[0]))
+    assert [cell.settings.epochs for cell in cells] == [7, 7]
