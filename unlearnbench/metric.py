@@ -198,10 +198,8 @@ class RowMetric(Metric):
 
 
 def rows_of(data: Benchmark, split: str) -> tuple[Row, ...]:
-    """The rows scored for a split: of `retain` the subset `retain_eval` if there is one; () without the split."""
-    if split == "retain" and "retain_eval" in data.splits:
-        split = "retain_eval"
-    return data.splits.get(split, ())
+    """The rows scored for a split: those of `retain_eval` for `retain`, if there are such; () without the split."""
+    return data.splits.get(f"{split}_eval", data.splits.get(split, ()))
 
 
 def no_rows(data: Benchmark, split: str) -> Value:

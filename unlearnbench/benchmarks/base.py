@@ -38,6 +38,7 @@ class Benchmark:
 
     name: str
     suite: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  #: what is odd about the rows, one line each; shown before work begins
 
     def __init__(self, splits: dict[str, Sequence[Row]], training: dict[str, tuple[str, ...]] | None = None):
         self.splits = {name: tuple(rows) for name, rows in splits.items()}
