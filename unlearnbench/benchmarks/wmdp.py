@@ -9,6 +9,7 @@ There is no target to train and no retrained model: the model that is given is u
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -48,7 +49,7 @@ class Wmdp(Benchmark):
             raise UserError(f"wmdp has no subject '{subject}'; {did_you_mean(str(subject), SUBJECTS)}")
         self._folder, self._revision, self._limit = None if data_dir is None else Path(data_dir), revision, limit
         kept = self._lines(f"{subject}-retain-corpus") if retain == "corpus" else read(retain)
-        splits = {
+        splits: dict[str, Sequence[Row]] = {
             "forget": self._texts(self._lines(f"{subject}-forget-corpus"), "forget"),
             "retain": self._texts(kept, "retain"),
         }
