@@ -25,7 +25,7 @@ from unlearnbench.trees import Tree, grow, visibility
 
 TOKEN_BUDGET = 2048  #: tokens (padding included) of one forward pass
 TREE_LIMIT = 512  #: tokens of one tree: attention over a tree is quadratic in it
-PIECE = 1 << 21  #: logits held at a time
+PIECE = 1 << 23  #: logits held at a time (32 MiB); a matrix product of few rows is slow
 
 #: Architectures on which a 4-D mask with position ids was found equal to plain scoring.
 TREES_WORK = frozenset({"llama", "mistral", "qwen2", "qwen3", "gpt2", "gpt_neox", "phi3"})
