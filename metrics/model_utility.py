@@ -46,10 +46,11 @@ class ModelUtility(Metric):
 
     def compute(self, context: Context) -> Value:
         parts = {name: context.value(name) for name in self.depends}
-        details = {name: value.score for name, value in parts.items()}
+        details: dict[str, float | int | str | None] = {name: value.score for name, value in parts.items()}
         missing = [f"{name} ({value.reason})" for name, value in parts.items() if value.score is None]
         if missing:
             return Value(None, reason=f"{len(missing)} of 9 parts are null: {missing[0]}", details=details)
+        details["n"] = sum(parts[name].n for name in self.depends[: len(SPLITS)])  # rows of the three splits
         score = harmonic_mean([value.score for value in parts.values() if value.score is not None])
         return Value(score, details=details, replicate=lambda weights: _replicate(list(parts.values()), weights))
 

@@ -67,7 +67,7 @@ class AgainstRetrained(Metric):
         reference = there.score if self.reference is None else self.reference
         if here.score is None or reference is None:
             return Value(None, reason=here.reason or there.reason)
-        details = {"auc": here.score, "reference_auc": reference}
+        details = {"auc": here.score, "reference_auc": reference, "n": here.n}
         if self.form == "gap":
             return Value(here.score - reference, details=details)
         formula = privleak if self.form == "privleak" else rel_diff

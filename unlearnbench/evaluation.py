@@ -46,7 +46,7 @@ class Asked:
     lm: LanguageModel
     encoder: Encoder
     answers: Answers
-    token_budget: int = scoring.TOKEN_BUDGET
+    token_budget: int | None = None
 
 
 Runner = Callable[[Asked, Sequence[Any]], tuple[Mapping[Any, Any], dict[str, Any]]]
@@ -191,7 +191,7 @@ def evaluate(
     data: Benchmark,
     metric_names: Iterable[str],
     retrained: Evaluation | None = None,
-    token_budget: int = scoring.TOKEN_BUDGET,
+    token_budget: int | None = None,
 ) -> Evaluation:
     """Score a model. `models` maps roles to models; `model` is the one being scored.
 
@@ -217,7 +217,7 @@ def _run(
     encoder: Encoder,
     answers: Answers,
     counts: dict[str, Any],
-    token_budget: int,
+    token_budget: int | None,
     label: str = "",
 ) -> None:
     """Add the answers to `asked`, each kind and role at once, and what they cost."""

@@ -21,10 +21,10 @@ from transformers.cache_utils import DynamicLayer
 from unlearnbench.errors import UserError
 from unlearnbench.language_model import LanguageModel
 from unlearnbench.requests import Generate, Sample, Text
-from unlearnbench.scoring import TREES_WORK, evaluating
+from unlearnbench.scoring import TREES_WORK, evaluating, roominess
 from unlearnbench.text import Encoder
 
-CACHE_BYTES = 256 * 2**20  #: room for keys and values of one batch
+CACHE_BYTES = 256 * 2**20  #: room for keys and values of one batch on a CPU
 DROP_BELOW = 0.75  #: a batch is compacted when fewer of its rows are still running
 
 
@@ -67,25 +67,26 @@ def generate(
     encoder: Encoder,
     requests: Sequence[Generate],
     drafts: Mapping[tuple[str, bool], tuple[tuple[int, ...], int]] | None = None,
-    cache_bytes: int = CACHE_BYTES,
+    cache_bytes: int | None = None,
 ) -> dict[Generate, Text]:
     """Greedy texts. `drafts`: (prompt, raw) -> the first tokens the model is known to say, and the length to expect."""
     rows: dict[tuple[int, ...], Prompt] = {}  # a shorter text is the beginning of a longer one
-    fitted = {}
+    fitted, stops = {}, stop_ids(lm, encoder)
     for request in dict.fromkeys(requests):
         known, expected = (drafts or {}).get((request.prompt, request.raw), ((), 0))
         fitted[request] = ids = tuple(_fit(lm, encoder, request))
         if len(ids) < len(encoder.prompt_ids(request.prompt, request.raw)):
             known = ()  # what was found behind the whole prompt does not hold behind a part of it
+        ends = [i + 1 for i, token in enumerate(known) if token in stops]
+        known = known[: ends[0]] if ends else known  # an answer may hold a token that ends a text
         longest = max(request.max_new_tokens, rows[ids].max_new if ids in rows else 0)
         rows[ids] = Prompt(list(ids), longest, known[:longest], None, 1.0, expected)
     new = dict(zip(rows, run(lm, encoder, list(rows.values()), cache_bytes), strict=True))
-    stops = stop_ids(lm, encoder)
     return {request: _text(encoder, new[ids][: request.max_new_tokens], stops) for request, ids in fitted.items()}
 
 
 def sample(
-    lm: LanguageModel, encoder: Encoder, requests: Sequence[Sample], cache_bytes: int = CACHE_BYTES
+    lm: LanguageModel, encoder: Encoder, requests: Sequence[Sample], cache_bytes: int | None = None
 ) -> dict[Sample, tuple[Text, ...]]:
     """`n` sampled texts per request. Every sample has its own random numbers, fixed by the request and its place."""
     distinct = list(dict.fromkeys(requests))
@@ -138,7 +139,7 @@ def _uniforms(request: Sample, index: int) -> np.ndarray:
     return np.random.default_rng(seed).random(request.max_new_tokens)
 
 
-def run(lm: LanguageModel, encoder: Encoder, rows: Sequence[Prompt], cache_bytes: int = CACHE_BYTES) -> list[list[int]]:
+def run(lm: LanguageModel, encoder: Encoder, rows: Sequence[Prompt], cache_bytes: int | None = None) -> list[list[int]]:
     """The new tokens of every row, the one that stopped it included; order and batch of the rows do not matter."""
     stops = stop_ids(lm, encoder)
     ids: list[list[int]] = [[] for _ in rows]
@@ -149,6 +150,7 @@ def run(lm: LanguageModel, encoder: Encoder, rows: Sequence[Prompt], cache_bytes
             waiting.append(i)
     waiting.sort(key=lambda i: (-(rows[i].expected or rows[i].max_new), -rows[i].length, rows[i].ids))
     per_token = _bytes_per_token(lm)
+    room = cache_bytes or CACHE_BYTES * roominess(lm)
     path = path_of(lm)
     with evaluating(lm):
         while waiting:
@@ -156,7 +158,7 @@ def run(lm: LanguageModel, encoder: Encoder, rows: Sequence[Prompt], cache_bytes
             while size < len(waiting):
                 row = rows[waiting[size]]
                 longest = max(longest, len(row.ids) + row.max_new)
-                if size and (size + 1) * longest * per_token > cache_bytes:
+                if size and (size + 1) * longest * per_token > room:
                     break
                 size += 1
             batch, waiting = waiting[:size], waiting[size:]

@@ -76,7 +76,8 @@ class Value:
 
     @property
     def n(self) -> int:
-        return sum(v is not None for v in self.per_sample.values())
+        """Defined samples; of a score without samples of its own what `details` says under `n`."""
+        return sum(v is not None for v in self.per_sample.values()) or int(self.details.get("n") or 0)
 
     @classmethod
     def mean_of(cls, per_sample: Mapping[str, float | None], **details: Any) -> Value:

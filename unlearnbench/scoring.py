@@ -23,9 +23,10 @@ from unlearnbench.requests import RIVALS, Score, TokenScores
 from unlearnbench.text import Encoded, Encoder
 from unlearnbench.trees import Tree, grow, visibility
 
-TOKEN_BUDGET = 2048  #: tokens (padding included) of one forward pass
+TOKEN_BUDGET = 2048  #: tokens (padding included) of one forward pass on a CPU
 TREE_LIMIT = 512  #: tokens of one tree: attention over a tree is quadratic in it
-PIECE = 1 << 23  #: logits held at a time (32 MiB); a matrix product of few rows is slow
+PIECE = 1 << 23  #: logits held at a time on a CPU (32 MiB); a matrix product of few rows is slow
+ACCELERATOR = 16  #: on an accelerator all of these budgets are so many times larger
 
 #: Architectures on which a 4-D mask with position ids was found equal to plain scoring.
 TREES_WORK = frozenset({"llama", "mistral", "qwen2", "qwen3", "gpt2", "gpt_neox", "phi3"})
@@ -57,6 +58,11 @@ def path_of(lm: LanguageModel) -> str:
     return "tree" if known and attention in ("sdpa", "eager") else "plain"
 
 
+def roominess(lm: LanguageModel) -> int:
+    """The factor of the budgets on the model's device."""
+    return 1 if lm.device.type == "cpu" else ACCELERATOR
+
+
 @contextmanager
 def evaluating(lm: LanguageModel, inference: bool = True) -> Iterator[None]:
     """eval mode (and inference mode) inside; afterwards every module has its own training flag back."""
@@ -71,12 +77,13 @@ def evaluating(lm: LanguageModel, inference: bool = True) -> Iterator[None]:
 
 
 def score(
-    lm: LanguageModel, encoder: Encoder, requests: Sequence[Score], token_budget: int = TOKEN_BUDGET
+    lm: LanguageModel, encoder: Encoder, requests: Sequence[Score], token_budget: int | None = None
 ) -> tuple[dict[Score, TokenScores], Counts]:
     """Answer every request; the keys are the requests without their `want`, which are joined where they differ."""
     wants: dict[Score, frozenset[str]] = {}
     for request in requests:
         wants[request.bare] = wants.get(request.bare, frozenset()) | request.want
+    budget = token_budget or TOKEN_BUDGET * roominess(lm)
     counts = Counts(asked=len(requests), distinct=len(wants), path=path_of(lm))
     distinct = list(wants)
     coded = [_encode(encoder, request, counts) for request in distinct]
@@ -90,7 +97,7 @@ def score(
     extras = [frozenset().union(*(wants[distinct[b.key]] for b in tree.branches)) - {"spans"} for tree in trees]
     ordered = sorted(zip(extras, trees, strict=True), key=lambda x: (sorted(x[0]), -len(x[1].ids), x[1].ids))
     with evaluating(lm):
-        for wanted, batch in _batches(ordered, token_budget):
+        for wanted, batch in _batches(ordered, budget):
             for key, scored in _forward(lm, encoder, batch, wanted, counts):
                 scores[key] = scored
     answers = {}
@@ -192,7 +199,8 @@ def read_logits(
         pieces.append(token_scores(logits, rows, sorted_targets[low:high], extras))
 
     vocabulary = int(lm.config.get_text_config(decoder=True).vocab_size)
-    lm(input_ids, mask, position_ids, reader=Reader(index.to(lm.device), read, max(1, PIECE // vocabulary)))
+    piece = max(1, PIECE * roominess(lm) // vocabulary)
+    lm(input_ids, mask, position_ids, reader=Reader(index.to(lm.device), read, piece))
     back = np.argsort(order, kind="stable")
     return {name: np.concatenate([piece[name] for piece in pieces])[back] for name in pieces[0]}
 

@@ -100,6 +100,14 @@ def test_drafts_change_the_work_and_not_the_text() -> None:
     assert generation.generate(lm, encoder, requests, drafts) == plain
 
 
+def test_a_draft_ends_where_the_text_ends() -> None:
+    lm, encoder = tiny_lm(), tiny_encoder()
+    first = encoder._ids(textbook(lm, encoder, Generate("abc", 1)).text)
+    lm.hf.generation_config.eos_token_id = [1, *first]
+    plain = generation.generate(lm, encoder, [Generate("abc", 8)])
+    assert generation.generate(lm, encoder, [Generate("abc", 8)], {("abc", False): ((*first, 9, 9), 3)}) == plain
+
+
 def test_a_prompt_beyond_the_positions_is_cut_on_its_left() -> None:
     lm, encoder = tiny_lm("gpt2", n_positions=32), tiny_encoder()
     long, short = Generate("y" * 20 + "z" * 21, 10), Generate("z" * 21, 10)
