@@ -23,7 +23,7 @@ takes int(k n) tokens, which is none for short texts, and the AUC of the other c
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -175,18 +175,31 @@ def compare(forget: Mapping[str, float | None], holdout: Mapping[str, float | No
     return Value(area, samples, details=details, replicate=replicate)
 
 
+def attack(name: str, title: str) -> Callable[[type[Membership]], type[Membership]]:
+    """Register an attack as NAME_auc, and its true-positive rate as NAME_tpr."""
+
+    def decorate(cls: type[Membership]) -> type[Membership]:
+        register = metrics.register(
+            f"{name}_auc",
+            title=f"{title} membership AUC",
+            direction="lower",
+            target="retrained",
+            range=(0, 1),
+            side="privacy",
+            unit="AUC",
+        )
+        register(cls)
+        tpr_title = f"{title} membership TPR at 1 % FPR"
+        metrics.preset(f"{name}_tpr", of=f"{name}_auc", title=tpr_title, meta={"unit": "TPR"}, statistic="tpr")
+        return cls
+
+    return decorate
+
+
 # -- the attacks -----------------------------------------------------------------------------------------------
 
 
-@metrics.register(
-    "mink_auc",
-    title="Min-K% membership AUC",
-    direction="lower",
-    target="retrained",
-    range=(0, 1),
-    side="privacy",
-    unit="AUC",
-)
+@attack("mink", "Min-K%")
 class MinK(Membership):
     """Min-K% over the answer tokens, k = 40 %."""
 
@@ -196,15 +209,7 @@ class MinK(Membership):
         return min_k(context.score(row.prompt, row.answer), self.k, self.protocol)
 
 
-@metrics.register(
-    "minkpp_auc",
-    title="Min-K%++ membership AUC",
-    direction="lower",
-    target="retrained",
-    range=(0, 1),
-    side="privacy",
-    unit="AUC",
-)
+@attack("minkpp", "Min-K%++")
 class MinKPlusPlus(Membership):
     """Min-K%++ over the answer tokens, k = 40 %."""
 
@@ -217,15 +222,7 @@ class MinKPlusPlus(Membership):
         return min_k_plus_plus(context.score(row.prompt, row.answer), self.k, self.protocol)
 
 
-@metrics.register(
-    "loss_auc",
-    title="Loss membership AUC",
-    direction="lower",
-    target="retrained",
-    range=(0, 1),
-    side="privacy",
-    unit="AUC",
-)
+@attack("loss", "Loss")
 class Loss(Membership):
     """Mean log-probability per answer token."""
 
@@ -233,15 +230,7 @@ class Loss(Membership):
         return mean_logp(context.score(row.prompt, row.answer), unpredicted(row, self.protocol))
 
 
-@metrics.register(
-    "zlib_auc",
-    title="zlib membership AUC",
-    direction="lower",
-    target="retrained",
-    range=(0, 1),
-    side="privacy",
-    unit="AUC",
-)
+@attack("zlib", "zlib")
 class Zlib(Membership):
     """Mean log-probability per answer token over the compressed length of the answer."""
 
@@ -250,15 +239,7 @@ class Zlib(Membership):
         return None if logp is None else logp / compressed(row.answer)
 
 
-@metrics.register(
-    "lowercase_auc",
-    title="Lower-case membership AUC",
-    direction="lower",
-    target="retrained",
-    range=(0, 1),
-    side="privacy",
-    unit="AUC",
-)
+@attack("lowercase", "Lower-case")
 class LowerCase(Membership):
     """-(mean nll) / (mean nll of the lower-cased answer)."""
 
@@ -271,15 +252,7 @@ class LowerCase(Membership):
         return None if logp is None or not lower else -logp / lower
 
 
-@metrics.register(
-    "reference_auc",
-    title="Reference membership AUC",
-    direction="lower",
-    target="retrained",
-    range=(0, 1),
-    side="privacy",
-    unit="AUC",
-)
+@attack("reference", "Reference")
 class Reference(Membership):
     """Mean log-probability minus that under the base model (role `base`)."""
 
@@ -294,15 +267,7 @@ class Reference(Membership):
         return None if here is None or there is None else here - there
 
 
-@metrics.register(
-    "gradnorm_auc",
-    title="Gradient-norm membership AUC",
-    direction="lower",
-    target="retrained",
-    range=(0, 1),
-    side="privacy",
-    unit="AUC",
-)
+@attack("gradnorm", "Gradient-norm")
 class GradientNorm(Membership):
     """Minus the mean over parameter tensors of the gradient's 2-norm, for the mean answer nll. One backward a row."""
 
@@ -320,21 +285,3 @@ class GradientNorm(Membership):
 def unpredicted(row: Row, protocol: str) -> int:
     """Labels that OpenUnlearning counts though nothing predicts them: the first token of a text without a prompt."""
     return 1 if protocol == "open-unlearning" and row.prompt == "" else 0
-
-
-for _attack, _title in {
-    "mink": "Min-K%",
-    "minkpp": "Min-K%++",
-    "loss": "Loss",
-    "zlib": "zlib",
-    "lowercase": "Lower-case",
-    "reference": "Reference",
-    "gradnorm": "Gradient-norm",
-}.items():
-    metrics.preset(
-        f"{_attack}_tpr",
-        of=f"{_attack}_auc",
-        title=f"{_title} membership TPR at 1 % FPR",
-        meta={"unit": "TPR"},
-        statistic="tpr",
-    )
