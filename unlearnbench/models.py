@@ -14,11 +14,27 @@ from torch import nn
 from unlearnbench.benchmarks.mini import model as embedded
 from unlearnbench.errors import UserError
 from unlearnbench.language_model import LanguageModel
+from unlearnbench.model_files import adapter_of, resolve
+from unlearnbench.published import PUBLISHED
 from unlearnbench.settings import LoraSettings, ModelSettings
 from unlearnbench.text import Encoder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+#: what two tokenizers are compared on: white space, accents, digits, other scripts, emoji, code, special tokens
+PROBES = (
+    " leading space",
+    "two  spaces and a tab\tend ",
+    "line\nbreaks\n\n",
+    "Ångström naïve déjà-vu",
+    "1234567890 3.14 -7",
+    "漢字とかな 한국어",
+    "Привет, नमस्ते, สวัสดี",
+    "🙂👩‍🚀",
+    "def f(x): return {'a': x[0]}",
+    "<s></s><|endoftext|><|im_end|>[INST]",
+)
 
 
 @dataclass
@@ -29,56 +45,40 @@ class Loaded:
     encoder: Encoder
 
 
+# -- loading ---------------------------------------------------------------------------------------------------
+
+
 def load(settings: ModelSettings, folder: str | Path | None = None) -> Loaded:
     """The model `settings` names, or the one saved in `folder` with the same settings.
 
-    Safetensors only unless `allow_pickle`; remote code only with `trust_remote_code`. Raises `UserError` in one line
-    when the model cannot be had.
+    Safetensors only unless `allow_pickle`; remote code only with `trust_remote_code`. A folder with a LoRA adapter
+    gives the adapter merged into its base. Raises `UserError` in one line when the model, or a part of it, is missing.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    source = str(folder) if folder is not None else settings.name
-    if folder is None and source.endswith(".gguf"):
-        raise UserError(
-            f"'{source}' is a GGUF file, which was quantised for inference; give the original safetensors folder."
-        )
-    options: dict[str, Any] = {"trust_remote_code": settings.trust_remote_code}
-    if folder is None and settings.revision is not None:
-        options["revision"] = settings.revision
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(source, **options)
-        hf = AutoModelForCausalLM.from_pretrained(
-            source,
-            dtype=getattr(torch, settings.dtype),
-            attn_implementation=settings.attention,
-            use_safetensors=None if settings.allow_pickle else True,
-            **options,
-        )
-    except (OSError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise UserError(f"The model '{source}' cannot be loaded: {first}") from error
-    return Loaded(LanguageModel(hf), make_encoder(hf, tokenizer, settings))
+    own = folder is None
+    path = resolve(settings) if folder is None else Path(folder)
+    base = adapter_of(path)
+    if base is None:
+        hf = _load_weights(path, settings)
+    else:
+        hf = _with_adapter(path, _load_weights(resolve(_of(settings, base)), settings), settings)
+    _mend_generation_config(hf)
+    return Loaded(LanguageModel(hf), make_encoder(hf, _load_tokenizer(path, settings, own), settings))
 
 
 def encoder_for(settings: ModelSettings) -> Encoder:
     """The encoder of the model that `settings` names, without its weights. Its fingerprint is part of every key."""
-    from transformers import AutoConfig, AutoTokenizer
+    from transformers import AutoConfig
 
     if settings.name in embedded.MODELS:
         return _encoder(embedded.make_tokenizer(), embedded.CONTEXT, settings)
-    options = {"trust_remote_code": settings.trust_remote_code, "revision": settings.revision}
+    path = resolve(settings)
+    base = adapter_of(path)
+    with_config = path if base is None else resolve(_of(settings, base))
     try:
-        tokenizer = AutoTokenizer.from_pretrained(settings.name, **options)
-        config = AutoConfig.from_pretrained(settings.name, **options)
+        config = AutoConfig.from_pretrained(with_config, trust_remote_code=settings.trust_remote_code)
     except (OSError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise UserError(f"The model '{settings.name}' cannot be loaded: {first}") from error
-    return _encoder(tokenizer, getattr(config, "max_position_embeddings", None), settings)
-
-
-def _encoder(tokenizer: PreTrainedTokenizerBase, limit: int | None, settings: ModelSettings) -> Encoder:
-    length = min(settings.max_length, limit or settings.max_length)
-    return Encoder(tokenizer, settings.template, length, settings.protocol)
+        raise UserError(_cannot(settings.name, error)) from error
+    return _encoder(_load_tokenizer(path, settings), _positions(config), settings)
 
 
 def make_encoder(hf: nn.Module, tokenizer: PreTrainedTokenizerBase, settings: ModelSettings) -> Encoder:
@@ -90,13 +90,154 @@ def make_encoder(hf: nn.Module, tokenizer: PreTrainedTokenizerBase, settings: Mo
             f"The tokenizer has ids up to {highest}, the embedding {rows} rows; they do not belong together. "
             "Resize the embedding of the model and save it first."
         )
-    return _encoder(tokenizer, getattr(hf.config, "max_position_embeddings", None), settings)
+    return _encoder(tokenizer, _positions(hf.config), settings)
+
+
+def _load_weights(path: Path, settings: ModelSettings) -> Any:
+    from safetensors import SafetensorError
+    from transformers import AutoModelForCausalLM
+
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            path,
+            dtype=getattr(torch, settings.dtype),
+            attn_implementation=settings.attention,
+            use_safetensors=None if settings.allow_pickle else True,
+            trust_remote_code=settings.trust_remote_code,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are refused below, by name
+        )
+    except (OSError, ValueError, ImportError, RuntimeError, KeyError, SafetensorError) as error:
+        if "attn_implementation" in str(error):
+            kind = f"its architecture has no {settings.attention} attention: take `attention: eager`."
+            raise UserError(f"The model '{settings.name}' cannot be loaded: {kind}") from error
+        raise UserError(_cannot(settings.name, error)) from error
+    hf, info = loaded
+    for problem, said in (("missing_keys", "are missing"), ("mismatched_keys", "have another shape")):
+        names = sorted(str(name if isinstance(name, str) else name[0]) for name in info.get(problem, ()))
+        if names:
+            shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+            raise UserError(f"The model '{settings.name}' is not whole: the weights {shown} {said} in its files.")
+    return hf
+
+
+def _with_adapter(path: Path, hf: Any, settings: ModelSettings) -> Any:
+    from peft import PeftModel
+
+    try:
+        return PeftModel.from_pretrained(hf, str(path)).merge_and_unload()
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        raise UserError(_cannot(settings.name, error)) from error
+
+
+def _load_tokenizer(path: Path, settings: ModelSettings, own: bool = True) -> PreTrainedTokenizerBase:
+    """The tokenizer named in the settings, else the model's own, else that of the adapter's base."""
+    from transformers import AutoTokenizer
+
+    name = settings.tokenizer
+    if own and name is None and settings.name in PUBLISHED:
+        name = PUBLISHED[settings.name].tokenizer
+    if own and name is not None:
+        path = resolve_tokenizer(name)
+    elif not any((path / file).is_file() for file in ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")):
+        base = adapter_of(path)
+        if base is None:
+            raise UserError(f"The model '{settings.name}' has no tokenizer: name one (`tokenizer`).")
+        path = resolve(_of(settings, base))
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            path, trust_remote_code=settings.trust_remote_code
+        )
+    except (OSError, ValueError, ImportError) as error:
+        raise UserError(_cannot(f"{settings.name}", error, "The tokenizer of")) from error
+    return tokenizer
+
+
+def resolve_tokenizer(name: str) -> Path:
+    """The local folder of a tokenizer: a folder, or the tokenizer's files of a Hub repository."""
+    from unlearnbench import hub
+
+    if Path(name).expanduser().is_dir():
+        return Path(name).expanduser()
+    patterns = ["*.json", "*.model", "*.txt", "*.jinja"]
+    return hub.model_folder(name, None, patterns, lambda folder: (folder / "tokenizer_config.json").is_file())
+
+
+def _encoder(tokenizer: PreTrainedTokenizerBase, limit: int | None, settings: ModelSettings) -> Encoder:
+    length = min(settings.max_length, limit or settings.max_length)
+    return Encoder(tokenizer, settings.template, length, settings.protocol)
+
+
+def _positions(config: Any) -> int | None:
+    """How many positions the model has; None when nothing limits them."""
+    limit = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
+    return int(limit) if limit else None
+
+
+def _of(settings: ModelSettings, base: str) -> ModelSettings:
+    return settings.model_copy(update={"name": base, "revision": None})
+
+
+def _mend_generation_config(hf: Any) -> None:
+    """Make a generation config that transformers would refuse to save, after hours of work, one that it saves.
+
+    Many published models have sampling values beside `do_sample=False`; nothing is sampled here either way.
+    """
+    config = getattr(hf, "generation_config", None)
+    if config is None:
+        return
+    try:
+        config.validate(strict=True)
+    except ValueError:
+        config.do_sample = True
+
+
+def _cannot(name: str, error: Exception, what: str = "The model") -> str:
+    lines = [line for line in str(error).strip().splitlines() if line.strip()] or [type(error).__name__]
+    if "Unrecognized configuration class" in lines[0]:
+        lines[0] = "its architecture is no causal language model."
+    return f"{what} '{name}' cannot be loaded: {lines[0]}"
+
+
+# -- saving ----------------------------------------------------------------------------------------------------
 
 
 def save(lm: LanguageModel, encoder: Encoder, folder: str | Path) -> None:
-    """Write safetensors (or the LoRA adapter) and the tokenizer, so that transformers (or peft) loads the folder."""
+    """Write safetensors (or the LoRA adapter) and the tokenizer, so that transformers (or peft) loads the folder.
+
+    Raises `UserError` when the saved tokenizer gives other ids than the one in memory.
+    """
+    from transformers import AutoTokenizer
+
+    mind_ties(lm)
     lm.hf.save_pretrained(folder, safe_serialization=True)  # type: ignore[operator]
     encoder.tokenizer.save_pretrained(folder)
+    different = differences(encoder.tokenizer, AutoTokenizer.from_pretrained(folder))
+    if different:
+        raise UserError(f"The tokenizer saved in {folder} encodes {different[0]!r} in another way than before.")
+
+
+def mind_ties(lm: LanguageModel) -> None:
+    """Make the config say whether the output head shares the embedding's weights, as it does in memory.
+
+    Otherwise a head that was changed alone would be lost: the files keep one copy, and loading ties it again.
+    """
+    model = lm.model
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    if embedding is None or head is None or getattr(head, "weight", None) is None:
+        return
+    tied = head.weight.data_ptr() == embedding.weight.data_ptr()
+    if not tied and model.config.tie_word_embeddings and torch.equal(head.weight, embedding.weight):
+        model.tie_weights()
+        return
+    for config in {id(c): c for c in (model.config, model.config.get_text_config(decoder=True))}.values():
+        config.tie_word_embeddings = tied
+
+
+def differences(one: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase) -> list[str]:
+    """The `PROBES`, and special tokens, that two tokenizers encode in different ways; [] for the same tokenizer."""
+    marked = sorted({f"{token}." for token in (*one.all_special_tokens, *other.all_special_tokens)})
+    return [text for text in (*PROBES, *marked) if list(one(text)["input_ids"]) != list(other(text)["input_ids"])]
 
 
 def weights_hash(lm: LanguageModel) -> str:

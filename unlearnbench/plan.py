@@ -4,10 +4,8 @@ known beforehand.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from unlearnbench import schema
@@ -17,9 +15,10 @@ from unlearnbench.benchmarks.mini.model import MODELS
 from unlearnbench.errors import UserError
 from unlearnbench.method import Method, methods
 from unlearnbench.metric import expand, resolve
+from unlearnbench.model_files import identity
 from unlearnbench.models import encoder_for
 from unlearnbench.schema import Cell, Experiment
-from unlearnbench.settings import ModelSettings, TrainSettings
+from unlearnbench.settings import TrainSettings
 from unlearnbench.store import Stage
 
 #: bumped when the numbers a stage makes change
@@ -194,26 +193,6 @@ class _Planner:
         import os
 
         return 1 if self.experiment.model.name in MODELS else os.cpu_count() or 1
-
-
-# -- identities ------------------------------------------------------------------------------------------------
-
-
-def identity(settings: ModelSettings) -> dict[str, Any]:
-    """What a model is, for keys: an embedded model's version, else the hash of its weight and tokenizer files."""
-    if settings.name in MODELS:
-        return {"embedded": settings.name, "version": MODELS[settings.name].version}
-    folder = Path(settings.name)
-    if not folder.is_dir():
-        return {"hub": settings.name, "revision": settings.revision}
-    digest = hashlib.sha256()
-    for file in sorted(folder.iterdir()):
-        if file.suffix in (".json", ".safetensors", ".model", ".txt", ".jinja", ".bin") and file.is_file():
-            digest.update(file.name.encode())
-            with file.open("rb") as content:
-                for block in iter(lambda: content.read(1 << 20), b""):
-                    digest.update(block)
-    return {"files": digest.hexdigest()[:16]}
 
 
 def device_kind() -> str:

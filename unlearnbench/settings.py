@@ -70,6 +70,7 @@ class ModelSettings(Settings):
 
     name: str
     revision: str | None = None
+    tokenizer: str | None = None  #: a folder or a Hub id, when the model has none of its own
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
     template: str = "auto"  #: how prompts are framed: see `unlearnbench.text`

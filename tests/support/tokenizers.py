@@ -125,18 +125,15 @@ def no_pad() -> PreTrainedTokenizerFast:
 
 def unigram() -> PreTrainedTokenizerFast:
     """SentencePiece's unigram: pieces by likelihood, a space mark in front of words, pad 0."""
-    backend = Tokenizer(models.Unigram())
+    pieces = sorted({char for line in TEXT for char in line.replace(" ", "▁")})
+    known = sorted({f"▁{word}" for line in TEXT for word in line.split() if word.isalpha() and word != "The"})
+    scores = [(piece, -8.0) for piece in pieces] + [(piece, -10.0) for piece in known]
+    backend = Tokenizer(
+        models.Unigram([("<pad>", 0.0), ("</s>", 0.0), ("<unk>", -20.0), ("▁T", -9.0), *scores], unk_id=2)
+    )
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
     backend.decoder = decoders.Metaspace()
-    characters = sorted({char for line in TEXT for char in line} | {"\n"})
-    trainer = trainers.UnigramTrainer(
-        vocab_size=200,
-        special_tokens=["<pad>", "</s>", "<unk>"],
-        unk_token="<unk>",
-        initial_alphabet=characters,
-        show_progress=False,
-    )
-    backend.train_from_iterator(TEXT, trainer)
+    backend.add_special_tokens([AddedToken(token, special=True) for token in ("<pad>", "</s>", "<unk>")])
     return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>", pad_token="<pad>", unk_token="<unk>")
 
 
