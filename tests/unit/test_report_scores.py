@@ -166,3 +166,12 @@ def test_seconds_of_two_machines_are_not_averaged(tmp_path: Path) -> None:
     assert rows["npo"].cost.seconds == {} and "2 machines" in rows["npo"].cost.reason
     assert rows["npo"].cost.counts["steps"].mean == 20
     assert rows["masc"].cost.seconds["total"].mean == pytest.approx(0.25 + 1.05 + 0.5)
+
+
+def test_the_metrics_of_tables_and_score_are_metrics_that_exist() -> None:
+    from unlearnbench.metric import metrics
+    from unlearnbench.report.catalogue import HEADLINE
+    from unlearnbench.report.scores import SCORED
+
+    named = {*HEADLINE, *(name for names in SCORED.values() for name in names)}
+    assert sorted(named - set(metrics.names())) == []

@@ -36,10 +36,10 @@ TITLES: dict[str, tuple[str, int]] = {
     "retain_exact": ("Retain exact", 2),
     "retain_fact": ("Retain facts", 2),
     "mink_auc": ("Min-K AUC", 2),
-    "forget_verbmem": ("VerbMem", 2),
-    "forget_knowmem": ("KnowMem", 2),
-    "retain_knowmem": ("Retain KnowMem", 2),
-    "privleak": ("PrivLeak", 2),
+    "verbmem_forget": ("VerbMem", 1),
+    "knowmem_forget": ("KnowMem", 1),
+    "knowmem_retain": ("Retain KnowMem", 1),
+    "privleak": ("PrivLeak", 1),
 }
 #: the columns of the main table, for benchmarks that have them
 HEADLINE = tuple(TITLES)

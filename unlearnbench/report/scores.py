@@ -33,10 +33,10 @@ SCORED = {
         "forget_truth_ratio",
         "forget_exact",
         "forget_fact",
-        "forget_verbmem",
-        "forget_knowmem",
+        "verbmem_forget",
+        "knowmem_forget",
     ),
-    "utility": ("model_utility", "retain_exact", "retain_fact", "retain_knowmem"),
+    "utility": ("model_utility", "retain_exact", "retain_fact", "knowmem_retain"),
 }
 SIDES = tuple(SCORED)
 
