@@ -5,6 +5,7 @@ known beforehand.
 from __future__ import annotations
 
 import importlib.metadata
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,8 @@ from unlearnbench import schema
 from unlearnbench.attacks.base import attacks
 from unlearnbench.benchmarks.base import Benchmark, benchmarks
 from unlearnbench.benchmarks.mini.model import MODELS
-from unlearnbench.errors import UserError
+from unlearnbench.claims import COSTS
+from unlearnbench.errors import SeveralErrors, UserError
 from unlearnbench.method import Method, methods
 from unlearnbench.metric import expand, resolve
 from unlearnbench.model_files import identity
@@ -40,7 +42,31 @@ class Planned:
 
 def plan(experiment: Experiment) -> list[Planned]:
     """The stages of an experiment in the order they run. Raises `UserError` for whatever does not exist."""
-    return _Planner(experiment).stages()
+    _check_claims(experiment)
+    stages = [stage for variant in experiment.each() for stage in _Planner(variant).stages()]
+    return list({stage.stage.key: stage for stage in stages}.values())
+
+
+def _check_claims(experiment: Experiment) -> None:
+    """Raise `SeveralErrors` for claims about methods, metrics and attacks that do not exist."""
+    errors = []
+    for i, claim in enumerate(experiment.claims):
+        measured = [name for name in (claim.metric, claim.minus) if name not in (None, "score", *COSTS)]
+        compared = [name.partition("[")[0] for name in (claim.of, *claim.against)]
+        asked: list[tuple[str, Callable[[str], Any], Sequence[str | None]]] = [
+            ("metric", resolve, measured),
+            ("of", methods.get, [name for name in compared if name not in ("target", "retrained")]),
+            ("after", attacks.get, [name for name in (claim.after, claim.other_after) if name != "none"]),
+        ]
+        for key, find, names in asked:
+            for name in names:
+                try:
+                    find(str(name))
+                except UserError as error:
+                    place = experiment.where("claims", i, key) or experiment.title
+                    errors.append(f"{place}: claim {i + 1}: {error}")
+    if errors:
+        raise SeveralErrors(dict.fromkeys(errors))
 
 
 class _Planner:

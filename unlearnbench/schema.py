@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, PrivateAttr, ValidationError, model_validator
 
 from unlearnbench import yaml12
+from unlearnbench.claims import Claim
 from unlearnbench.errors import SeveralErrors, UserError, did_you_mean
 from unlearnbench.settings import ModelSettings, Settings, TrainSettings
 
@@ -78,8 +79,30 @@ class ReportSettings(Settings):
     )
 
 
+class PublishedSettings(Settings):
+    """Whose printed numbers stand beside the measured ones: `masc`, or `{paper: masc, benchmark: tofu-forget10}`."""
+
+    paper: str
+    benchmark: str | None = None  #: null: the one that is run
+    model: str | None = None  #: null: the paper's only one of that benchmark
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        return {"paper": value} if isinstance(value, str) else value
+
+
+class Variant(Settings):
+    """A benchmark and a model that the cells of an experiment are run on."""
+
+    benchmark: BenchmarkSettings
+    model: ModelSettings
+
+
 class Experiment(Settings):
-    """An experiment file."""
+    """An experiment file. `benchmark` and `model` may hold values marked `{grid: […]}`: each combination is a variant,
+    and every method is run on every variant; `benchmark` and `model` are those of the first.
+    """
 
     title: str
     benchmark: BenchmarkSettings
@@ -94,12 +117,24 @@ class Experiment(Settings):
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field((0,), min_length=1)
     trajectory: TrajectorySettings = TrajectorySettings()
     report: ReportSettings = ReportSettings()
-    claims: tuple[dict[str, Any], ...] = ()
+    published: PublishedSettings | None = None
+    claims: tuple[Claim, ...] = ()
+    variants: tuple[Variant, ...] = ()
     _places: Places = PrivateAttr(default_factory=dict)
 
     def where(self, *path: str | int) -> str:
         """Where a value (or what holds it) was written: `file:line`; empty for an experiment made in Python."""
         return _where(self._places, path)
+
+    def each(self) -> list[Experiment]:
+        """One experiment per variant, in the order of the grids."""
+        if len(self.variants) < 2:
+            return [self]
+        made = []
+        for variant in self.variants:
+            made.append(self.model_copy(update={**dict(variant), "variants": ()}))
+            made[-1]._places = self._places
+        return made
 
     @model_validator(mode="before")
     @classmethod
@@ -109,6 +144,11 @@ class Experiment(Settings):
         value = {key: _tuples(inner) for key, inner in value.items()}
         if isinstance(value.get("model"), str):
             value["model"] = {"name": value["model"]}
+        places = [(part, key) for part in ("benchmark", "model") for key, v in _items(value.get(part)) if _is_grid(v)]
+        if places:
+            options = [value[part][key]["grid"] for part, key in places]
+            value["variants"] = tuple(_variant(value, places, chosen) for chosen in itertools.product(*options))
+            value |= value["variants"][0]
         if isinstance(value.get("seeds"), int) and not isinstance(value["seeds"], bool):
             if value["seeds"] < 1:
                 raise ValueError("seeds: at least 1")
@@ -120,6 +160,18 @@ class Experiment(Settings):
         if len(set(self.seeds)) != len(self.seeds):
             raise ValueError(f"seeds: {list(self.seeds)} has a seed twice")
         return self
+
+
+def _items(value: Any) -> list[tuple[str, Any]]:
+    return list(value.items()) if isinstance(value, Mapping) else []
+
+
+def _variant(content: Mapping[str, Any], places: Sequence[tuple[str, str]], chosen: Sequence[Any]) -> dict[str, Any]:
+    """Benchmark and model with the chosen values in the places of their grids."""
+    made = {part: content.get(part) for part in ("benchmark", "model")}
+    for (part, key), value in zip(places, chosen, strict=True):
+        made[part] = {**dict(made[part] or {}), key: value}
+    return made
 
 
 def _tuples(value: Any) -> Any:
@@ -377,6 +429,10 @@ def _explained(error: ValidationError, model: type[BaseModel] | None) -> list[tu
         if item["type"] == "too_short" and any(len(i["loc"]) > 1 and i["loc"][:-1] == item["loc"] for i in items):
             continue  # its entries were refused one by one
         place = tuple(p for p in item["loc"] if not (isinstance(p, str) and ("[" in p or p in _UNION_TAGS)))
+        if place[:1] == ("variants",):
+            if model is Experiment and any(i["loc"] == item["loc"][2:] for i in items):
+                continue  # said of the first variant already
+            place = place[2:] or place
         name = ".".join(map(str, place)) or "file"
         if item["type"] == "extra_forbidden":
             owner = _model_at(model, place[:-1]) if model else None

@@ -187,3 +187,45 @@ def test_reading_a_file_imports_no_torch(write):
 def test_an_unlearn_value_from_the_command_line_holds_for_every_method(write):
     cells = schema.cells(schema.load(write(GOOD), ["unlearn.epochs=7"], seeds=[0]))
     assert [cell.settings.epochs for cell in cells] == [7, 7]
+
+
+def test_a_grid_in_model_or_benchmark_spans_variants(write):
+    grid = "benchmark: {name: tofu-mini, forget: {grid: [forget05, forget10]}}\n"
+    file = write(
+        GOOD.replace("benchmark: tofu-mini\n", grid).replace(
+            "model: llama-mini\n", "model: {name: llama-mini, width: {grid: [32, 64]}}\n"
+        )
+    )
+    experiment = schema.load(file)
+    found = [(e.benchmark.options["forget"], e.model.width) for e in experiment.each()]
+    assert found == [("forget05", 32), ("forget05", 64), ("forget10", 32), ("forget10", 64)]
+    assert experiment.model.width == 32 and all(not e.variants for e in experiment.each())
+    one = schema.load(file, ["model.width=48", "benchmark.forget=forget20"])
+    assert [(e.benchmark.options["forget"], e.model.width) for e in one.each()] == [("forget20", 48)]
+
+
+def test_mistakes_in_a_grid_of_models_are_told_once_with_their_line(write):
+    file = write(GOOD.replace("model: llama-mini\n", "model: {name: llama-mini, width: {grid: [64, 3]}, hight: 2}\n"))
+    found = problems(file)
+    assert len(found) == 2 and all(":3:" in line for line in found)
+    assert "unknown key 'model.hight'" in found[0] or "unknown key 'model.hight'" in found[1]
+
+
+def test_a_claim_about_what_does_not_exist_is_refused_with_its_line(write):
+    from unlearnbench.plan import plan
+
+    claims = """\
+claims:
+  - {claim: a, kind: superiority, metric: one_minus_prob, of: npoo, against: [npo], better: higher}
+  - {claim: b, kind: superiority, metric: one_minus_prop, of: npo, against: [npo+klr], better: higher}
+  - {claim: c, kind: superiority, metric: seconds, of: npo, after: 5bit, against: [target], better: lower}
+"""
+    with pytest.raises(UserError) as caught:
+        plan(schema.load(write(GOOD + claims)))
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 3
+    assert ":13:" in lines[0] and "npoo" in lines[0] and "'npo'" in lines[0]
+    assert ":14:" in lines[1] and "one_minus_prob" in lines[1]
+    assert ":15:" in lines[2] and "4bit" in lines[2]
+    (found,) = problems(write(GOOD + claims.replace("against: [npo]", "agains: [npo]").split("  - {claim: b")[0]))
+    assert ":13:" in found and "agains" in found
