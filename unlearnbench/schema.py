@@ -70,7 +70,7 @@ class ReportSettings(Settings):
     """Which tables and plots the report has."""
 
     tables: tuple[Literal["main", "cost"], ...] = ("main", "cost")
-    plots: tuple[Literal["wallclock", "radar", "tradeoff", "trajectory", "violation"], ...] = (
+    plots: tuple[Literal["wallclock", "radar", "tradeoff", "trajectory", "violation", "stops"], ...] = (
         "wallclock",
         "radar",
         "tradeoff",
@@ -112,6 +112,7 @@ class Experiment(Settings):
     retrained: TrainSettings | None = None  #: None: as the target
     unlearn: TrainSettings
     methods: tuple[MethodSettings, ...] = Field(min_length=1)
+    stops: dict[str, dict[str, Any]] | None = Field(None, min_length=1)  #: every method under each of these, by name
     attacks: tuple[str, ...] = ("none",)
     metrics: tuple[str, ...] | None = None  #: None: the benchmark's own suite
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field((0,), min_length=1)
@@ -210,10 +211,12 @@ def cells(experiment: Experiment, source: str = "experiment") -> list[Cell]:
     made: list[Cell] = []
     names = [method.name for method in experiment.methods]
     for i, method in enumerate(experiment.methods):
-        for params, unlearn, suffix in _grid(method):
+        for params, unlearn, suffix in _crossed(method, experiment.stops):
             place: yaml12.Path = ("methods", i, method.name)
             try:
                 entry = methods.get(method.name)
+                if experiment.stops and "stop" in method.params:
+                    raise UserError(f"method '{method.name}': `stop` stands beside `stops`, which sets it for all")
                 built = _strict(entry.cls, {**entry.defaults, **params})
                 if built.stop is not None:
                     make_rule(built.stop)
@@ -251,6 +254,18 @@ def _grid(method: MethodSettings) -> Iterator[tuple[dict[str, Any], dict[str, An
             chosen[part][key] = value
         named = {key: value for (_, key), value in zip(places, values, strict=True)}
         yield chosen["params"], chosen["unlearn"], _suffix(named)
+
+
+def _crossed(
+    method: MethodSettings, stops: Mapping[str, Any] | None
+) -> Iterator[tuple[dict[str, Any], dict[str, Any], str]]:
+    """The grid of a method, once per stop rule of the experiment."""
+    for params, unlearn, suffix in _grid(method):
+        if stops is None:
+            yield params, unlearn, suffix
+            continue
+        for name, stop in stops.items():
+            yield {**params, "stop": stop}, unlearn, f"{suffix}[stop={name}]"
 
 
 def _is_grid(value: Any) -> bool:

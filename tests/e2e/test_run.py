@@ -56,7 +56,7 @@ def command(*arguments: str, cwd: Path) -> list[str]:
 def unlearnbench(*arguments: str, cwd: Path, code: int = 0) -> str:
     """Run the command line in a folder; its output. No network is needed: the hub is switched off."""
     done = subprocess.run(
-        command(*arguments, cwd=cwd), cwd=cwd, env=environment(), capture_output=True, text=True, timeout=400
+        command(*arguments, cwd=cwd), cwd=cwd, env=environment(), capture_output=True, text=True, timeout=1800
     )
     assert done.returncode == code, done.stdout[-3000:] + done.stderr[-3000:]
     assert "Traceback" not in done.stdout + done.stderr, done.stderr[-3000:]

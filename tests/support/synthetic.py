@@ -86,12 +86,14 @@ def write_results(
     null: Mapping[tuple[str, str], Collection[int]] | None = None,
     attack: str = "none",
     machines: Mapping[tuple[str, int], str] | None = None,
+    cells: Mapping[str, Mapping[str, Any]] | None = None,
     **spec: Any,
 ) -> Path:
     """Write run folders under `root`.
 
     `failed`: method -> seeds whose unlearning failed; `null`: (arm, metric) -> seeds without a value; `machines`:
-    (method, seed) -> another hardware fingerprint; `spec`: changes to every evaluate spec.
+    (method, seed) -> another hardware fingerprint; `cells`: method -> changes to its
+    cell; `spec`: changes to every evaluate spec.
     """
     root.mkdir(parents=True, exist_ok=True)
     for seed in range(seeds):
@@ -107,6 +109,7 @@ def write_results(
                 "params": {},
                 "title": TITLES[method],
                 "origin": "x",
+                **(cells or {}).get(method, {}),
             }
             unlearned = key("unlearn", method, seed)
             own = {**base_spec(), "kind": "unlearn", "label": method, "seed": seed, "cell": cell}

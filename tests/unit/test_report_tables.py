@@ -147,3 +147,26 @@ def test_unknown_names_are_refused_together() -> None:
         check_names(["main", "costs"], ["radar", "wallclok"])
     assert "no table 'costs'; did you mean 'cost'?" in str(caught.value)
     assert "no plot 'wallclok'; did you mean 'wallclock'?" in str(caught.value)
+
+
+def test_the_stops_plot_pairs_the_rows_that_differ_in_their_stop_alone(tmp_path: Path) -> None:
+    from unlearnbench.report.plots.stops import paired, rule, stops
+    from unlearnbench.report.style import styled
+
+    online = {"rule": "violation", "alpha": "holdout"}
+    same = {
+        "npo": {"params": {"beta": 0.1, "stop": online}},
+        "npo+klr": {"method": "npo", "params": {"beta": 0.1, "stop": {"rule": "budget"}}},
+        "rmu": {"method": "npo", "params": {"beta": 0.2, "stop": None}},
+    }
+    (table,) = tables(Results.load([write_results(tmp_path, 2, cells=same)]))
+    (pair,) = paired(table)
+    assert [(row.arm.label, rule(row.arm)) for row in pair] == [("npo+klr", "budget"), ("npo", "violation")]
+    with styled() as plt:
+        figure = stops(table, plt)
+        steps = figure.axes[0].lines
+        assert sorted(line.get_xdata()[0] for line in steps if line.get_marker() != "None") == [20, 20]
+        assert {text.get_text() for text in figure.axes[0].get_yticklabels()} == {"NPO+KLR +klr"}
+    (table,) = tables(Results.load([write_results(tmp_path / "none", 2)]))
+    with styled() as plt:
+        assert stops(table, plt) is None

@@ -229,3 +229,29 @@ claims:
     assert ":15:" in lines[2] and "4bit" in lines[2]
     (found,) = problems(write(GOOD + claims.replace("against: [npo]", "agains: [npo]").split("  - {claim: b")[0]))
     assert ":13:" in found and "agains" in found
+
+
+STOPS = "stops: {budget: {rule: budget}, early: {rule: violation, alpha: 0.4}}\n"
+
+
+def test_stops_cross_every_method_with_every_rule(write):
+    cells = schema.cells(schema.load(write(GOOD + STOPS), seeds=[0]))
+    assert [cell.label for cell in cells] == [
+        "npo[stop=budget]", "npo[stop=early]", "npo+klr[stop=budget]", "npo+klr[stop=early]"
+    ]  # fmt: skip
+    assert [cell.params["stop"]["rule"] for cell in cells] == ["budget", "violation"] * 2
+    assert cells[3].params["stop"]["alpha"] == 0.4 and cells[3].params["beta"] == 0.2
+
+
+@pytest.mark.parametrize(
+    "old, new, message",
+    [
+        ("- npo\n", "- npo: {stop: {rule: budget}}\n", "`stop` stands beside `stops`"),
+        ("rule: violation", "rule: violatoin", "did you mean 'violation'"),
+        ("alpha: 0.4", "alpha: 1.4", "must be in [0, 1]"),
+        ("- npo\n", "- task-vector\n", "stop"),
+    ],
+)
+def test_stops_that_cannot_be_are_one_line(write, old, new, message):
+    found = problems(write((GOOD + STOPS).replace(old, new)))
+    assert found and all(message in line for line in found)

@@ -22,6 +22,7 @@ PLOTS = {
     "tradeoff": "forgetting against utility, with the retrained model as the goal",
     "trajectory": "how forgetting and utility move during training, with the stops",
     "violation": "the violation rate of each stop rule against the step",
+    "stops": "steps, seconds and distances of each method under each stop rule",
 }
 
 #: metric -> (short title for tables and axes, decimals)

@@ -28,6 +28,7 @@ CAPTIONS = {
     "side. Right, one metric of each side as measured. Lines are ranges or intervals over the seeds.",
     "trajectory": "During unlearning: thin lines are seeds, thick ones their mean.",
     "violation": "What the online stop rule read on its probe; it stops where the rate stays below the tolerance.",
+    "stops": "The same methods under several stop rules: hollow, the whole budget; filled, an online stop.",
 }
 _THEME = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)", PAPER: "var(--paper)"}
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from unlearnbench.report.plots.radar import radar
+from unlearnbench.report.plots.stops import stops
 from unlearnbench.report.plots.tradeoff import tradeoff
 from unlearnbench.report.plots.trajectory import trajectory
 from unlearnbench.report.plots.violation import violation
@@ -19,4 +20,5 @@ DRAW: dict[str, Callable[[Table, Any], Any]] = {
     "tradeoff": tradeoff,
     "trajectory": trajectory,
     "violation": violation,
+    "stops": stops,
 }

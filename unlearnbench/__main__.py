@@ -1,0 +1,5 @@
+"""`python -m unlearnbench` is the command line."""
+
+from unlearnbench.cli import main
+
+main()
