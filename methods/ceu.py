@@ -1,8 +1,10 @@
 """CE-U: learn the model's own distribution without the forget token.
 
-L = E_t[ -sum_v q_t(v) log p_t(v) ],    q_t = sg(softmax of z_t with z_t(y_t) at -infinity)      (arXiv:2503.01224)
+    L = E_t[ -sum_v q_t(v) log p_t(v) ]
+    q_t = sg(softmax of z_t with z_t(y_t) at -infinity)
 
-over the answer tokens after the first `skip`; sg: no gradient. The mass of the forget token goes to the others in
+(arXiv:2503.01224) with E_t the mean over the answer tokens after the first `skip`, p_t = softmax(z_t) the policy, y_t
+the forget token; sg: no gradient. The mass of the forget token goes to the others in
 proportion, and the gradient is bounded, large where the model is sure.
 
 Differences from the reference code: OpenUnlearning counts the skipped tokens before the shift, so that a labelled
@@ -32,7 +34,7 @@ class CEU(Method):
         "open-unlearning": "`skip` counts labels before the shift (OpenUnlearning)",
     }
 
-    skip: int = hyper(1, ge=0, source="OpenUnlearning: the first answer token is left alone")
+    skip: int = hyper(1, ge=0, meaning="answer tokens at the beginning that are left alone", source="OpenUnlearning")
 
     def forget_loss(self, step: Step) -> Terms:
         view = step.forget

@@ -1,9 +1,11 @@
 """DPO for unlearning: prefer an alternate answer to the forget answer, relative to the frozen target.
 
-L = -(2 / beta) E[ log sigmoid(beta (r(y_a) - r(y_f))) ],    r(y) = log p(y|x) - log p_ref(y|x)
+    L = -(2 / beta) E[ log sigmoid(beta (r(y_a) - r(y_f))) ]
+    r(y) = log p(y|x) - log p_ref(y|x)
 
-(Rafailov et al., arXiv:2305.18290) with y_f the forget answer and y_a the alternate, log p summed over the answer, in
-nats. The alternates say what the model should answer instead:
+(Rafailov et al., arXiv:2305.18290) with y_f the forget answer and y_a the alternate, p the policy, p_ref the
+reference, log p summed over the answer, in nats, and E the mean over rows. The alternates say what the model should
+answer instead:
 
 - `refusals`: sentences of "I do not know" (IdkDPO, Maini et al., arXiv:2401.06121);
 - `sampled`: other answers of the target itself, drawn before training (AltPO, Mekala et al., arXiv:2409.13474).
@@ -40,12 +42,12 @@ class DPO(Method):
 
     needs = frozenset({"reference", "reference_nll", "alternate"})
 
-    beta: float = hyper(0.1, gt=0, source="TOFU and AltPO")
-    alternates: Literal["refusals", "sampled"] = hyper("refusals", source="IdkDPO")
-    per_row: int = hyper(5, ge=1, source="AltPO: five alternates per row; one of them is drawn each step")
-    temperature: float = hyper(1.0, gt=0, source="AltPO")
-    max_new_tokens: int = hyper(128, ge=1, source="longer than the answers")
-    instruction: str = hyper("", source="text before the prompt when sampling; small models follow none")
+    beta: float = hyper(0.1, gt=0, meaning="weight of the log-ratios", source="TOFU and AltPO")
+    alternates: Literal["refusals", "sampled"] = hyper("refusals", meaning="what to prefer", source="IdkDPO")
+    per_row: int = hyper(5, ge=1, meaning="alternates of a row; one is drawn each step", source="AltPO")
+    temperature: float = hyper(1.0, gt=0, meaning="of the sampling", source="AltPO")
+    max_new_tokens: int = hyper(128, ge=1, meaning="of a sample", source="longer than the answers")
+    instruction: str = hyper("", meaning="text before the prompt when sampling", source="small models follow none")
 
     @model_validator(mode="after")
     def _sampling_is_used(self) -> DPO:

@@ -1,9 +1,11 @@
 """Gradient ascent: raise -log p of the forget answers (Jang et al., arXiv:2210.01504; Yao et al., arXiv:2310.10683).
 
-L = -E_t[ -log p(y_t | x, y_<t) ]        mean over all forget answer tokens of the optimiser step
+    L = E_t[ log p(y_t | x, y_<t) ]
 
+with y_t the answer token at place t, x the prompt, E_t the mean over all forget answer tokens of the optimiser step.
 The loss has no lower bound: only the budget or a stop rule ends it, and the model breaks when it is run for long.
-GradDiff and GA+KLR are this objective with a retain regulariser.
+GradDiff and GA+KLR are this objective with a retain
+regulariser.
 
 Differences from the reference code: none in TOFU, MUSE, WMDP and OpenUnlearning. The protocol `forget-kl` adds
 KL(reference || policy) over all positions of the *forget* batch (`grad_ascent_forgetKL` in the code of the NPO paper).

@@ -2,9 +2,10 @@
 
 For answer token y_t let S_t be the k most likely other tokens. The restricted margin compares the two sides:
 
-    m_t = beta z(y_t) - log sum_{v in S_t} exp(beta z(v))                          (arXiv:2606.02920)
+    m_t = beta z(y_t) - log sum_{v in S_t} exp(beta z(v))
 
-A token violates when m_t > tau = log(rho / (1 - rho)): it holds more than the share rho of the mass of S_t and y_t.
+(arXiv:2606.02920) with z the policy's logits. A token violates when m_t > tau = log(rho / (1 - rho)): it holds more
+than the share rho of the mass of S_t and y_t (at beta = 1).
 The loss is a hinge that starts a buffer eta before the threshold, averaged over the active tokens A of the optimiser
 step:
 
@@ -54,20 +55,32 @@ def masc(margins: Tensor, tau: float, eta: float, penalty: str = "buffered", sof
 class MASC(Method):
     """Margin self-correction with its online stop rule."""
 
-    rho: float = hyper(0.7, gt=0, lt=1, source="paper, TOFU")
-    tau: float | None = hyper(None, source="null: log(rho / (1 - rho)); a number takes its place")
-    eta: float = hyper(0.25, gt=0, source="paper, TOFU")
-    beta: float = hyper(1.0, gt=0, source="paper, TOFU")
-    k: int = hyper(10, ge=1, source="paper, TOFU")
-    alternatives: Literal["own", "reference"] = hyper("own", source="paper, TOFU; MUSE: reference")
-    within: float | None = hyper(None, ge=0, source="MUSE: 0.5 logits below the best alternative; null: all k")
-    form: Form = hyper("tempered", source="paper")
-    penalty: Literal["buffered", "hinge", "sigmoid"] = hyper("buffered", source="paper")
-    softness: float = hyper(1.0, gt=0, source="temperature of the `sigmoid` penalty")
-    cut: tuple[float, float] | None = hyper((0.2, 0.6), source="paper, TOFU; null: the whole answer is active")
-    cuts: Literal["random", "fixed"] = hyper("random", source="the shipped script; fixed: a hash of the row's index")
-    min_prefix: int = hyper(32, ge=0, source="paper, TOFU")
-    min_suffix: int = hyper(32, ge=1, source="paper, TOFU")
+    rho: float = hyper(0.7, gt=0, lt=1, meaning="share of the mass a token may hold", source="paper, TOFU")
+    tau: float | None = hyper(None, meaning="the threshold itself, in the place of rho", source="null: from rho")
+    eta: float = hyper(0.25, gt=0, meaning="buffer below the threshold, nats", source="paper, TOFU")
+    beta: float = hyper(1.0, gt=0, meaning="inverse temperature of the margin", source="paper, TOFU")
+    k: int = hyper(10, ge=1, meaning="how many alternatives", source="paper, TOFU")
+    alternatives: Literal["own", "reference"] = hyper(
+        "own", meaning="whose likeliest tokens", source="paper, TOFU; MUSE: reference"
+    )
+    within: float | None = hyper(
+        None, ge=0, meaning="only those so near to the best, logits; null: all k", source="paper, TOFU; MUSE: 0.5"
+    )
+    form: Form = hyper("tempered", meaning="m_t as above, or z(y_t) - (1/beta) log sum (`smoothmax`)", source="paper")
+    penalty: Literal["buffered", "hinge", "sigmoid"] = hyper(
+        "buffered",
+        meaning="the loss above, max(0, m - tau), or this times sigmoid((m - tau)/softness)",
+        source="paper",
+    )
+    softness: float = hyper(1.0, gt=0, meaning="temperature of the `sigmoid` penalty", source="no published value")
+    cut: tuple[float, float] | None = hyper(
+        (0.2, 0.6), meaning="lo and hi, shares of the answer; null: all of it is active", source="paper, TOFU"
+    )
+    cuts: Literal["random", "fixed"] = hyper(
+        "random", meaning="drawn anew each step, or fixed by the row's place", source="the shipped script"
+    )
+    min_prefix: int = hyper(32, ge=0, meaning="tokens before the cut at least", source="paper, TOFU")
+    min_suffix: int = hyper(32, ge=1, meaning="tokens after the cut at least", source="paper, TOFU")
     forget_weight: float = hyper(0.1, ge=0, source="paper, Qwen2.5 scaling (lambda)")
     retain: Retain = hyper("kl", source="paper, the objective")
     stop: dict[str, Any] | None = hyper({"rule": "violation"}, source="paper: the violation rule is part of the method")

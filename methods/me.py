@@ -1,8 +1,9 @@
 """ME, maximising entropy: make the model guess uniformly at the forget answer.
 
-L = E_x[ mean_t KL(p_t || u) ] = E_x[ mean_t (log V - H(p_t)) ]          (Yuan et al., arXiv:2410.08109)
+    L = E_x[ mean_t KL(p_t || u) ] = E_x[ mean_t (log V - H(p_t)) ]
 
-over the answer tokens t, u uniform over the V tokens of the vocabulary. ME+GD is this with `retain: nll`.
+(Yuan et al., arXiv:2410.08109) with t the answer tokens of row x, p_t the policy, H its entropy in nats, u uniform over
+the V tokens of the vocabulary. ME+GD is this with `retain: nll`.
 
 Differences from the reference code: it computes KL(u || p_t), the other way round, and averages over the tokens of
 the batch (protocol `authors`).

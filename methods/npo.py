@@ -1,8 +1,9 @@
 """Negative preference optimisation: treat the forget answer as the losing side of a preference, with no winner.
 
-L = (2 / beta) E[ softplus(beta (log p(y|x) - log p_ref(y|x))) ]          (Zhang et al., arXiv:2404.05868, eq. 3)
+    L = (2 / beta) E[ softplus(beta (log p(y|x) - log p_ref(y|x))) ]
 
-with log p of the whole answer, summed over its tokens. As beta -> 0 this becomes gradient ascent; the gradient is
+(Zhang et al., arXiv:2404.05868, eq. 3) with p the policy, p_ref the reference, log p of the whole answer y summed over
+its tokens, and E the mean over answers. As beta -> 0 this becomes gradient ascent; the gradient is
 that of gradient ascent, weighted per answer by 2 r^beta / (1 + r^beta) with r = p / p_ref, which fades as the answer
 is forgotten.
 
@@ -37,7 +38,7 @@ class NPO(Method):
     protocol_needs = {"muse": frozenset({"reference"})}
     breaks = {"muse": frozenset({"shift", "padding"}), "wmdp": frozenset({"accumulation"})}
 
-    beta: float = hyper(0.1, gt=0, source="paper, section 5")
+    beta: float = hyper(0.1, gt=0, meaning="the larger, the sooner the gradient fades", source="paper, section 5")
 
     def forget_loss(self, step: Step) -> Terms:
         policy, frozen = step.forget, step.reference.forget

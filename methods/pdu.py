@@ -1,12 +1,13 @@
 """PDU: flatten the logits on forget text subject to a bound on the retain loss, with a dual variable as its weight.
 
-min_theta  E_t[ (max_v z_t(v) - mean_v z_t(v))^2 ]  s.t.  L_retain <= epsilon      (Entesari et al., arXiv:2506.05314)
+    min_theta  L_forget  subject to  L_retain <= epsilon        L_forget = E_t[ (max_v z_t(v) - mean_v z_t(v))^2 ]
+    primal     theta:   a step down L_forget + lambda (L_retain - epsilon)
+    dual       lambda <- max(0, lambda + dual_step (L_retain - epsilon))
 
-over the positions that predict the answer tokens. Primal step: descend on forget + lambda (L_retain - epsilon). Dual
-step, after each primal one: lambda <- max(0, lambda + dual_step (L_retain - epsilon)), from lambda = `retain_weight`.
-
-epsilon: null takes (1 + tolerance) times the target's own retain loss, as the paper proposes. The retain loss in the
-curve is L_retain - epsilon: above 0, the bound is broken.
+(Entesari et al., arXiv:2506.05314) with E_t the mean over the positions that predict the answer tokens, z_t the logits
+there, lambda = `retain_weight` at the start. epsilon: null takes (1 + tolerance) times the target's own loss on at most
+256 retain rows, as the paper proposes. The retain loss in the curve is L_retain - epsilon: above 0, the bound is
+broken.
 
 Differences from the reference code: OpenUnlearning takes the positions *of* the answer tokens, not those that predict
 them (protocol `open-unlearning`), and can hold the dual variable for some epochs (here `dual_warmup` steps).
@@ -39,11 +40,13 @@ class PDU(Method):
         "open-unlearning": "at the positions of the answer tokens (OpenUnlearning)",
     }
 
-    epsilon: float | None = hyper(None, ge=0, source="paper: (1 + tolerance) times the target's retain loss")
-    tolerance: float = hyper(0.1, ge=0, source="our choice")
-    primal_dual: bool = hyper(True, source="paper; false: a fixed weight")
-    dual_step: float = hyper(1.0, gt=0, source="OpenUnlearning")
-    dual_warmup: int = hyper(0, ge=0, source="steps before the dual variable moves")
+    epsilon: float | None = hyper(
+        None, ge=0, meaning="bound on the retain loss", source="paper: (1 + tolerance) times the target's"
+    )
+    tolerance: float = hyper(0.1, ge=0, meaning="how much of its retain loss the model may lose", source="our choice")
+    primal_dual: bool = hyper(True, meaning="whether lambda moves", source="paper")
+    dual_step: float = hyper(1.0, gt=0, meaning="step size of lambda", source="OpenUnlearning")
+    dual_warmup: int = hyper(0, ge=0, meaning="steps before lambda moves", source="no warm-up")
     retain: Retain = hyper("nll", source="paper")
 
     @model_validator(mode="after")

@@ -1,16 +1,17 @@
 """RMU: steer the hidden states of forget text to a random direction, and hold those of retain text where they are.
 
-L_forget = E_x[ mean_t mean_d (h_t - c u)^2 ]         h: output of block `layer` at the answer tokens, policy
-L_retain = E_x[ mean_t mean_d (h_t - h_ref,t)^2 ]     (`retain: hidden`)      (Li et al., arXiv:2403.03218)
+    L_forget = E_x[ mean_t mean_d (h_t,d - c u_d)^2 ]
+    L_retain = E_x[ mean_t mean_d (h_t,d - h_ref,t,d)^2 ]        (`retain: hidden`)
 
-u is a unit vector with uniform positive entries, drawn once; c the steering coefficient. Only the MLP
+(Li et al., arXiv:2403.03218) with h_t the policy's output of block `layer` at answer token t of row x, h_ref,t the
+reference's, D coordinates d each. u is a unit vector with uniform positive entries, drawn once; c the steering
+coefficient. Only the MLP
 down-projections of blocks layer-2 … layer are trained, and the blocks above `layer` are never run.
 
 Differences from the reference code: the paper has the squared norm where the code has the mean over the D
 coordinates; we follow the code, which only rescales the loss. OpenUnlearning divides wrongly: the mean over rows of
 the *sums* over tokens times the mean over rows of 1 / length (protocol `open-unlearning`), which is no mean over rows
-when lengths differ. It also trains all parameters unless told
-otherwise: `parameters: .*`.
+when lengths differ. It also trains all parameters unless told otherwise: `parameters: .*`.
 """
 
 from __future__ import annotations
@@ -44,10 +45,14 @@ class RMU(Method):
     }
     breaks = {"open-unlearning": frozenset({"accumulation"})}
 
-    steering_coefficient: float = hyper(2.0, gt=0, source="OpenUnlearning, TOFU (the paper: 6.5 for Zephyr-7B)")
+    steering_coefficient: float = hyper(
+        2.0, gt=0, meaning="c, the length of the goal", source="OpenUnlearning, TOFU (the paper: 6.5 for Zephyr-7B)"
+    )
     retain: Retain = hyper("hidden", source="paper")
     parameters: str | None = hyper(
-        None, source="paper: MLP down-projections of blocks layer-2 … layer, found by structure"
+        None,
+        meaning="pattern of the parameters to train",
+        source="paper: MLP down-projections of blocks layer-2 … layer, found by structure",
     )
 
     @property

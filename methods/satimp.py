@@ -1,8 +1,9 @@
 """SatImp: gradient ascent weighted by saturation (how likely a token still is) and importance (how far from certain).
 
-L = -E_t[ sg(p_t^beta1 (1 - p_t)^beta2) (-log p_t) ]          (Yang et al., arXiv:2505.11953)
+    L = E_t[ sg(p_t^beta1 (1 - p_t)^beta2) log p_t ]
 
-over the answer tokens, p_t the probability of token t, sg no gradient. beta2 = 0 is WGA.
+(Yang et al., arXiv:2505.11953) with E_t the mean over the answer tokens, p_t the probability of token t; sg: no
+gradient. beta2 = 0 is WGA.
 
 Differences from the reference code: none in OpenUnlearning.
 """
@@ -26,8 +27,8 @@ def satimp(token_nll: Tensor, beta1: float, beta2: float) -> Tensor:
 class SatImp(Method):
     """Gradient ascent with saturation and importance weights."""
 
-    beta1: float = hyper(5.0, ge=0, source="OpenUnlearning")
-    beta2: float = hyper(1.0, ge=0, source="OpenUnlearning")
+    beta1: float = hyper(5.0, ge=0, meaning="power of the saturation p", source="OpenUnlearning")
+    beta2: float = hyper(1.0, ge=0, meaning="power of the importance 1 - p", source="OpenUnlearning")
     forget_weight: float = hyper(0.1, ge=0, source="OpenUnlearning")
     retain: Retain = hyper("nll", source="OpenUnlearning")
 

@@ -1,8 +1,9 @@
 """SimNPO: NPO with the answer's mean -log p and no reference model.
 
-L = -(2 / beta) E[ log sigmoid(beta (nll(y|x) / |y| - delta)) ]          (Fan et al., arXiv:2410.07163)
+    L = -(2 / beta) E[ log sigmoid(beta (nll(y|x) / |y| - delta)) ]
 
-with nll summed over the |y| answer tokens, in nats. The paper writes the margin outside: gamma = beta delta. Dividing
+(Fan et al., arXiv:2410.07163) with nll = -log p summed over the |y| answer tokens, in nats, and E the mean over
+answers. The paper writes the margin outside: gamma = beta delta. Dividing
 by the length takes away NPO's bias towards long answers; without the reference, answers already forgotten weigh
 little.
 
@@ -37,8 +38,10 @@ class SimNPO(Method):
     }
     breaks = {"muse": frozenset({"shift", "padding"}), "wmdp": frozenset({"accumulation"})}
 
-    beta: float = hyper(4.5, gt=0, source="paper, TOFU forget10")
-    delta: float = hyper(0.0, ge=0, source="paper: gamma = beta delta = 0")
+    beta: float = hyper(4.5, gt=0, meaning="the larger, the sooner the gradient fades", source="paper, TOFU forget10")
+    delta: float = hyper(
+        0.0, ge=0, meaning="margin, nats per token that an answer must lose", source="paper: gamma = beta delta = 0"
+    )
     forget_weight: float = hyper(0.125, ge=0, source="paper, TOFU forget10")
     retain: Retain = hyper("nll", source="paper")
 

@@ -1,9 +1,10 @@
 """Task-vector negation: fine-tune a copy of the target on the forget rows, then walk the other way.
 
-theta <- theta - strength (theta_reinforced - theta)      (Ilharco et al., arXiv:2212.04089)
+    theta <- theta - strength (theta_reinforced - theta)
 
-No loss on forget rows is ascended and no retain row is used; the cost is the fine-tuning of the copy. MUSE
-(arXiv:2407.06460) has it among its baselines.
+(Ilharco et al., arXiv:2212.04089) with theta the target's weights, theta_reinforced those of the copy. No loss on
+forget rows is ascended and no retain row is used; the cost is the fine-tuning of the copy. MUSE (arXiv:2407.06460) has
+it among its baselines.
 
 Differences from the reference code: none in MUSE, but that the copy is trained with the cell's own optimiser settings.
 """
@@ -20,9 +21,9 @@ from unlearnbench.method import Method, PrepareContext, hyper, methods
 class TaskVector(Method):
     """Negation of the direction that learns the forget rows."""
 
-    strength: float = hyper(1.0, gt=0, source="MUSE: scaling coefficient 1")
-    epochs: float = hyper(10, gt=0, source="MUSE: the reinforced model sees the forget rows ten times")
-    learning_rate: float | None = hyper(None, gt=0, source="null: that of the cell")
+    strength: float = hyper(1.0, gt=0, meaning="how far to walk", source="MUSE: scaling coefficient 1")
+    epochs: float = hyper(10, gt=0, meaning="passes of the copy over the forget rows", source="MUSE")
+    learning_rate: float | None = hyper(None, gt=0, meaning="of the copy", source="null: that of the cell")
 
     @model_validator(mode="after")
     def _no_loop(self) -> TaskVector:

@@ -1,8 +1,10 @@
 """UNDIAL: learn from the frozen target's own distribution with the forget token's logit lowered.
 
-L = E_t[ -sum_v q_t(v) log p_t(v) ],    q_t = softmax(z_ref,t - beta e(y_t))        (Dong et al., arXiv:2402.10052)
+    L = E_t[ -sum_v q_t(v) log p_t(v) ]
+    q_t = softmax(z_ref,t - beta e(y_t))
 
-over the answer tokens; e(y_t) is 1 at the answer token and 0 elsewhere. The goal is fixed, so training cannot run away.
+(Dong et al., arXiv:2402.10052) with E_t the mean over the answer tokens, p_t the policy, z_ref,t the reference's
+logits; e(y_t) is 1 at the answer token and 0 elsewhere. The goal is fixed, so training cannot run away.
 
 Differences from the reference code: OpenUnlearning averages over all positions, prompt and padding too, and where a
 label is -100 it lowers the logit of token V - 100 (protocol `open-unlearning`).
@@ -35,7 +37,7 @@ class UNDIAL(Method):
     }
     breaks = {"open-unlearning": frozenset({"padding"})}
 
-    beta: float = hyper(10.0, gt=0, source="OpenUnlearning")
+    beta: float = hyper(10.0, gt=0, meaning="by how much the answer token's logit is lowered", source="OpenUnlearning")
 
     def forget_loss(self, step: Step) -> Terms:
         policy, frozen = step.forget, step.reference.forget

@@ -1,8 +1,9 @@
 """WGA: gradient ascent whose tokens are weighted by their own probability, so that forgotten tokens stop counting.
 
-L = -E_t[ sg(p_t^beta) (-log p_t) ]          (Wang et al., arXiv:2502.19301)
+    L = E_t[ sg(p_t^beta) log p_t ]
 
-over the answer tokens, p_t the probability of token t, sg no gradient. beta = 0 is gradient ascent.
+(Wang et al., arXiv:2502.19301) with E_t the mean over the answer tokens, p_t the probability of token t; sg: no
+gradient. beta = 0 is gradient ascent.
 
 Differences from the reference code: none in OpenUnlearning.
 """
@@ -23,7 +24,7 @@ def wga(token_nll: Tensor, beta: float) -> Tensor:
 class WGA(Method):
     """Weighted gradient ascent."""
 
-    beta: float = hyper(1.0, ge=0, source="OpenUnlearning")
+    beta: float = hyper(1.0, ge=0, meaning="power of the weight p", source="OpenUnlearning")
     retain: Retain = hyper("nll", source="OpenUnlearning")
 
     def forget_loss(self, step: Step) -> Terms:

@@ -1,11 +1,12 @@
 """WHP, "Who's Harry Potter": teach the model what it would say had it never become good at the forget rows.
 
-v_generic = z_ref - alpha relu(z_reinforced - z_ref)
-L = E_t[ -sum_v q_t(v) log p_t(v) ],    q_t = softmax(v_generic,t)      (Eldan & Russinovich, arXiv:2310.02238)
+    v_generic = z_ref - alpha relu(z_reinforced - z_ref)
+    L = E_t[ -sum_v q_t(v) log p_t(v) ]        q_t = softmax(v_generic,t)
 
-z_reinforced are the logits of a copy of the target trained further on the forget rows: what it raises is what the
-forget rows teach. The soft labels q_t are computed once, before training, for the `keep` most likely tokens of each
-answer position.
+(Eldan & Russinovich, arXiv:2310.02238) with E_t the mean over the answer tokens, p_t the policy, z_ref the target's
+logits. z_reinforced are the logits of a copy of the target trained further on the forget rows: what it raises is what
+the forget rows teach. The soft labels q_t are computed once, before training, for the `keep` most likely tokens of
+each answer position.
 
 Differences from the reference code: the paper trains on the most likely token of v_generic and swaps names by a
 dictionary first; MUSE subtracts the logits at each forward pass and trains nothing, so it keeps two models for ever.
@@ -37,10 +38,12 @@ def soft_cross_entropy(logits: Tensor, tokens: Tensor, probabilities: Tensor) ->
 class WHP(Method):
     """Fine-tuning on generic labels from a reinforced model."""
 
-    alpha: float = hyper(1.0, gt=0, source="MUSE")
-    epochs: float = hyper(10, gt=0, source="MUSE: the reinforced model sees the forget rows ten times")
-    learning_rate: float | None = hyper(None, gt=0, source="of the reinforced model; null: that of the cell")
-    keep: int = hyper(256, ge=1, source="our choice: bounds the memory of the soft labels, renormalised")
+    alpha: float = hyper(1.0, gt=0, meaning="how much of the rise is taken away", source="MUSE")
+    epochs: float = hyper(10, gt=0, meaning="passes of the reinforced model over the forget rows", source="MUSE")
+    learning_rate: float | None = hyper(None, gt=0, meaning="of the reinforced model", source="null: that of the cell")
+    keep: int = hyper(
+        256, ge=1, meaning="likeliest tokens whose soft labels are kept, renormalised", source="our choice: memory"
+    )
 
     def prepare(self, context: PrepareContext) -> State:
         changes = {"epochs": self.epochs, "max_steps": None, "lora": None, "checkpoint_every": None}

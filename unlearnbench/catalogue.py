@@ -8,12 +8,14 @@ import inspect
 import os
 import platform
 import shutil
-from collections.abc import Callable, Iterable
+import types
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from unlearnbench.errors import UserError, did_you_mean
 from unlearnbench.registry import Entry, Registry
@@ -115,18 +117,13 @@ def _print_entry(console: Console, kind: str, entry: Entry) -> None:
         if text:
             console.print()
             console.print(text, markup=False, highlight=False)
-    fields: Iterable[tuple[str, Any]] = getattr(entry.cls, "model_fields", {}).items()
-    table = Table(box=None, pad_edge=False, title="settings", title_justify="left", title_style="bold")
-    for column in ("name", "default", "allowed", "source"):
-        table.add_column(column, overflow="fold")
-    rows = 0
-    for field_name, field in fields:
-        default = entry.defaults.get(field_name, field.default)
-        bounds = ", ".join(str(item) for item in field.metadata)
-        extra = field.json_schema_extra
-        table.add_row(field_name, str(default), bounds, str(extra.get("source", "")) if isinstance(extra, dict) else "")
-        rows += 1
-    if rows:
+    known = settings_of(entry)
+    if known:
+        table = Table(box=None, pad_edge=False, title="settings", title_justify="left", title_style="bold")
+        for column in ("name", "default", "allowed", "meaning", "source"):
+            table.add_column(column, overflow="fold")
+        for setting in known:
+            table.add_row(*(Text(part) for part in setting))
         console.print()
         console.print(table)
     protocols = getattr(entry.cls, "protocols", {})
@@ -135,6 +132,81 @@ def _print_entry(console: Console, kind: str, entry: Entry) -> None:
         for protocol, text in protocols.items():
             console.print(f"  {protocol}: {text}", markup=False)
     console.print()
+
+
+class Setting(NamedTuple):
+    """One setting of a registered thing, as text: name, default, what is allowed, what it is, whence the default."""
+
+    name: str
+    default: str
+    allowed: str
+    meaning: str
+    source: str
+
+
+def settings_of(entry: Entry) -> list[Setting]:
+    """The settings of a class, in the order of its file, with the values that the name presets."""
+    fields: Mapping[str, Any] = getattr(entry.cls, "model_fields", {})
+    found = []
+    for name, field in fields.items():
+        default = field.default_factory() if field.default_factory else field.default
+        extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+        meaning = field.description or _inherited(entry.cls, name)
+        choices = getattr(entry.cls, "protocols", {}) if name == "protocol" else {}
+        allowed = ", ".join(choices) or _allowed(field.annotation, field.metadata)
+        source = f"preset {entry.name}" if name in entry.defaults else str(extra.get("source", ""))
+        found.append(Setting(name, plain(entry.defaults.get(name, default)), allowed, meaning, source))
+    return found
+
+
+def _inherited(cls: type, name: str) -> str:
+    """What a class above says a setting is, where the class only changes the default."""
+    fields = (getattr(base, "model_fields", {}).get(name) for base in cls.__mro__)
+    return next((field.description for field in fields if field is not None and field.description), "")
+
+
+def plain(value: Any) -> str:
+    """A value as it is written in an experiment file."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {plain(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(plain, value)) + "]"
+    return str(value) if value != "" else '""'
+
+
+_SIGNS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
+_KINDS = {int: "whole number", float: "number", bool: "true, false", str: "text"}
+
+
+def _allowed(annotation: Any, metadata: Any = ()) -> str:
+    """What a type and its bounds allow, in words: `> 0`, `none, nll`, `number or null`."""
+    limits = [
+        f"{sign} {getattr(item, name)}"
+        for item in metadata
+        for name, sign in _SIGNS.items()
+        if getattr(item, name, None) is not None
+    ]
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin in (Union, types.UnionType):
+        null = type(None) in arguments
+        kinds = [_allowed(part) for part in arguments if part is not type(None)]
+        words = [_with_limits(kinds[0], limits), *kinds[1:]] if kinds else []
+        return " or ".join(dict.fromkeys([*words, *(["null"] if null else [])]))
+    if origin is Literal:
+        return ", ".join(map(plain, arguments))
+    if origin is tuple:
+        return f"{len(arguments)} numbers" if Ellipsis not in arguments else "a list"
+    if hasattr(annotation, "__metadata__"):  # StrictInt and the like
+        return _allowed(arguments[0], metadata)
+    return _with_limits("settings" if origin is dict else _KINDS.get(annotation, "value"), limits)
+
+
+def _with_limits(kind: str, limits: list[str]) -> str:
+    if not limits:
+        return kind
+    return f"whole, {' and '.join(limits)}" if kind == _KINDS[int] else " and ".join(limits)
 
 
 def environment(console: Console | None = None) -> None:

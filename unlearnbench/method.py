@@ -73,9 +73,9 @@ INVARIANTS = {
 RETAIN_BREAKS = {"kl-all": frozenset({"padding"}), "kl-muse": frozenset({"shift", "padding"})}
 
 
-def hyper(default: Any, *, source: str, **bounds: Any) -> Any:
-    """A hyper-parameter: its default, its bounds (`gt`, `ge`, `lt`, `le`) and where the default comes from."""
-    return Field(default, json_schema_extra={"source": source}, **bounds)
+def hyper(default: Any, *, source: str, meaning: str = "", **bounds: Any) -> Any:
+    """A hyper-parameter: its default, its bounds (`gt`, `ge`, `lt`, `le`), what it is, where the default comes from."""
+    return Field(default, description=meaning or None, json_schema_extra={"source": source}, **bounds)
 
 
 @dataclass(frozen=True)
@@ -278,14 +278,18 @@ class Method(BaseModel):
     #: protocol -> the `INVARIANTS` it breaks; one that breaks `accumulation` refuses to be accumulated
     breaks: ClassVar[Mapping[str, frozenset[str]]] = {}
 
-    forget_weight: float = Field(1.0, ge=0, json_schema_extra={"source": "plain sum"})
-    retain_weight: float = Field(1.0, ge=0, json_schema_extra={"source": "plain sum"})
-    retain: Retain = Field("none", json_schema_extra={"source": "no retain term unless the method asks for one"})
-    layer: StrictInt | StrictFloat = Field(
-        0.25, json_schema_extra={"source": "RMU: block 7 of 32 (an int is an index, a float the share of the depth)"}
+    forget_weight: float = hyper(1.0, ge=0, meaning="factor of the forget loss", source="plain sum")
+    retain_weight: float = hyper(1.0, ge=0, meaning="factor of the retain loss", source="plain sum")
+    retain: Retain = hyper(
+        "none", meaning="the retain regulariser", source="no retain term unless the method asks for one"
     )
-    protocol: str = Field("ours", json_schema_extra={"source": "the mathematically right form"})
-    stop: dict[str, Any] | None = Field(None, json_schema_extra={"source": "no online stop"})
+    layer: StrictInt | StrictFloat = hyper(
+        0.25,
+        meaning="decoder block whose output is compared: an int is its index, a float its share of the depth",
+        source="RMU: block 7 of 32",
+    )
+    protocol: str = hyper("ours", meaning="which variant of the loss", source="the mathematically right form")
+    stop: dict[str, Any] | None = hyper(None, meaning="online stop rule and its settings", source="no online stop")
 
     @field_validator("protocol")
     @classmethod
