@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -52,17 +53,22 @@ def run(
     name = Path(source).stem
     folder = out or root / "reports" / name
     results = report.Results.load([root], keys)
-    asked = {"title": experiment.title, "report": experiment.report.model_dump(mode="json"), "version": __version__}
+    extra: dict[str, Any] = {"published": experiment.published, "claims": experiment.claims}
+    asked = experiment.model_dump(mode="json", include={"title", "report", *extra}) | {"version": __version__}
     made = key({**asked, "stages": sorted((stage.key, stage.status) for stage in results.stages)})
     note = folder / ".made-of"
     if not (note.is_file() and note.read_text() == made and (folder / "report.html").is_file()):
         note.unlink(missing_ok=True)
-        report.write(results, folder, experiment.title, tables=experiment.report.tables, plots=experiment.report.plots)
+        shown: dict[str, Any] = {"tables": experiment.report.tables, "plots": experiment.report.plots}
+        report.write(results, folder, experiment.title, **shown, **extra)
         note.write_text(made)
     console.print(report.terminal(results, console.width))
     for check in report.sanity(results):
         mark = "[green]ok  [/green]" if check.ok else "[red]FAIL[/red]" if check.ok is False else "[dim]--  [/dim]"
         console.print(f"{mark} {escape(f'{check.name}: {check.text}')}", highlight=False, soft_wrap=True)
+    for verdict, line in report.lines(report.find(results, experiment.claims, experiment.published)):
+        style = {"supported": "green", "refuted": "red", "undecided": "dim"}[verdict]
+        console.print(f"[{style}]{verdict:<9}[/{style}] {escape(line)}", highlight=False, soft_wrap=True)
     console.print(f"report: {folder / 'report.html'}   ({time.monotonic() - start:.0f} s)")
     return failed
 
@@ -70,13 +76,13 @@ def run(
 def write_report(roots: Sequence[Path], experiment: str | None, out: Path, console: Console | None = None) -> None:
     """Write the report of run folders again, of one experiment or of everything in them."""
     console = console or Console()
-    keys, title, tables, plots = None, "All runs", None, None
+    keys, title, options = None, "All runs", dict[str, Any]()
     if experiment is not None:
         loaded = schema.load(experiment)
         keys, title = {p.stage.key for p in plan(loaded)}, loaded.title
-        tables, plots = loaded.report.tables, loaded.report.plots
+        options = {"tables": loaded.report.tables, "plots": loaded.report.plots}
+        options |= {"published": loaded.published, "claims": loaded.claims}
     results = report.Results.load(list(roots), keys)
-    options = {} if tables is None else {"tables": tables, "plots": plots}
     report.write(results, out, title, **options)
     console.print(report.terminal(results, console.width))
     console.print(f"report: {out / 'report.html'}")

@@ -19,13 +19,14 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).parents[2]
-MAPPED = ("methods", "metrics", "experiments")  # folders at the top that are sub-packages of unlearnbench
+MAPPED = ("methods", "metrics", "experiments", "results/published")  # folders that are sub-packages of unlearnbench
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
 def packages_on_disk() -> set[str]:
     found = {".".join(f.parent.relative_to(ROOT).parts) for f in (ROOT / "unlearnbench").rglob("__init__.py")}
-    return found | {f"unlearnbench.{name}" for name in MAPPED if (ROOT / name / "__init__.py").is_file()}
+    mapped = [name for name in MAPPED if (ROOT / name / "__init__.py").is_file()]
+    return found | {f"unlearnbench.{name.replace('/', '.')}" for name in mapped}
 
 
 def test_every_package_is_listed() -> None:
@@ -45,8 +46,8 @@ def test_nothing_is_imported_as_a_top_level_methods_or_metrics() -> None:
         "from unlearnbench.metric import metrics\n"
         "assert methods.names(), 'no built-in method'\n"
         "metrics.names()\n"
-        "import unlearnbench.experiments\n"
-        "bad = sorted({'methods', 'metrics', 'experiments'} & set(sys.modules))\n"
+        "import unlearnbench.experiments, unlearnbench.results.published\n"
+        "bad = sorted({'methods', 'metrics', 'experiments', 'results'} & set(sys.modules))\n"
         "assert not bad, bad\n"
         "assert any(name.startswith('unlearnbench.methods.') for name in sys.modules)\n"
     )
@@ -88,9 +89,8 @@ def test_the_wheel_holds_every_source_and_experiment_under_unlearnbench(wheel: P
         entry_points = archive.read(next(n for n in archive.namelist() if n.endswith("entry_points.txt"))).decode()
     expected = {str(f.relative_to(ROOT)) for f in (ROOT / "unlearnbench").rglob("*.py")}
     for name in MAPPED:
-        expected |= {
-            f"unlearnbench/{f.relative_to(ROOT)}" for f in (ROOT / name).iterdir() if f.suffix in (".py", ".yaml")
-        }
+        files = [f for f in (ROOT / name).iterdir() if f.suffix in (".py", ".yaml", ".csv")]
+        expected |= {f"unlearnbench/{f.relative_to(ROOT)}" for f in files}
     assert expected <= names, sorted(expected - names)
     assert "unlearnbench/py.typed" in names
     assert {name.split("/")[0] for name in names} == {"unlearnbench"}
@@ -102,6 +102,8 @@ def test_the_wheel_works_without_the_checkout(wheel: Path, tmp_path: Path) -> No
         archive.extractall(tmp_path / "site")
     code = (
         "import unlearnbench, unlearnbench.methods, unlearnbench.metrics, unlearnbench.experiments as e\n"
+        "from unlearnbench.report.printed import load\n"
+        "assert load(), 'no published number'\n"
         "from importlib.metadata import version\n"
         "assert version('unlearnbench') == unlearnbench.__version__\n"
         "assert len(unlearnbench.__path__) == 1\n"

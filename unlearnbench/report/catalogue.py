@@ -44,6 +44,14 @@ TITLES: dict[str, tuple[str, int]] = {
 }
 #: the columns of the main table, for benchmarks that have them
 HEADLINE = tuple(TITLES)
+TITLES |= {
+    "seconds": ("Seconds", 1),
+    "steps": ("Steps", 0),
+    "tokens": ("Tokens", 0),
+    "flops": ("FLOPs", 0),
+    "peak_memory_bytes": ("Peak bytes", 0),
+    "score": ("Score", 2),
+}
 ARROWS = {"higher": "↑", "lower": "↓", "retrained": "≈"}
 ARROW_LEGEND = "↑ higher is better, ↓ lower is better, ≈ the nearer to the retrained model the better"
 

@@ -17,6 +17,8 @@ from unlearnbench.report.sanity import sanity
 from unlearnbench.report.standings import Standing, Table
 from unlearnbench.report.style import GRID, INK, MUTED, PAPER, look
 from unlearnbench.report.tables import GRIDS, Grid, provenance
+from unlearnbench.report.verdicts import Finding
+from unlearnbench.report.verdicts import grid as verdict_grid
 
 HERE = Path(__file__).parent
 #: plot -> what to look for in it
@@ -33,8 +35,17 @@ CAPTIONS = {
 _THEME = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)", PAPER: "var(--paper)"}
 
 
-def render(results: Results, found: Sequence[Table], title: str, plots: Mapping[int, Mapping[str, Path]]) -> str:
-    """The page of a report. `plots`: number of the table -> plot name -> SVG file."""
+def render(
+    results: Results,
+    found: Sequence[Table],
+    title: str,
+    plots: Mapping[int, Mapping[str, Path]],
+    beside: Sequence[Grid] = (),
+    judged: Sequence[Finding] = (),
+) -> str:
+    """The page of a report. `plots`: number of the table -> plot name -> SVG file; `beside`: per table the published
+    numbers; `judged`: what came of the claims.
+    """
     environment = Environment(autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True)
     template = environment.from_string((HERE / "page.html.j2").read_text(encoding="utf-8"))
     seeds = sorted({seed for table in found for row in table.rows for seed in row.arm.seeds})
@@ -45,16 +56,21 @@ def render(results: Results, found: Sequence[Table], title: str, plots: Mapping[
         + (f", machine {', '.join(machines)}" if machines else ""),
         headlines=[line for table in found if (line := _headline(table))],
         checks=sanity(results),
-        groups=[_group(number, table, plots.get(number, {})) for number, table in enumerate(found)],
+        claims=_shown(verdict_grid(judged), {}) if judged else None,
+        groups=[
+            _group(number, table, plots.get(number, {}), beside[number : number + 1])
+            for number, table in enumerate(found)
+        ],
         provenance=_shown(provenance(found), {}),
         css=Markup((HERE / "page.css").read_text(encoding="utf-8")),
         js=Markup((HERE / "page.js").read_text(encoding="utf-8")),
     )
 
 
-def _group(number: int, table: Table, plots: Mapping[str, Path]) -> dict[str, Any]:
+def _group(number: int, table: Table, plots: Mapping[str, Path], beside: Sequence[Grid]) -> dict[str, Any]:
     arms = {row.arm.label: row for row in table.rows}
-    grids = [_shown(GRIDS[name](table), arms) for name in ("score", "cost", "stop", "comparison", "missing")]
+    grids = [_shown(grid, arms) for grid in beside]
+    grids += [_shown(GRIDS[name](table), arms) for name in ("score", "cost", "stop", "comparison", "missing")]
     examples, seed = _examples(table)
     return {
         "id": f"group{number}",
