@@ -6,6 +6,8 @@
 forget rows is ascended and no retain row is used; the cost is the fine-tuning of the copy. MUSE (arXiv:2407.06460) has
 it among its baselines.
 
+With LoRA the copy trains an adapter and the walk goes along it: B A becomes -strength B A.
+
 Differences from the reference code: none in MUSE, but that the copy is trained with the cell's own optimiser settings.
 """
 
@@ -38,4 +40,7 @@ class TaskVector(Method):
         learned = dict(reinforced.named_parameters())
         with torch.no_grad():
             for name, parameter in context.lm.named_parameters():
-                parameter.sub_(self.strength * (learned[name].to(parameter) - parameter))
+                if "lora_A" in name:  # a product changes its sign when one of its factors does
+                    parameter.copy_(learned[name])
+                else:
+                    parameter.sub_(self.strength * (learned[name].to(parameter) - parameter))

@@ -244,8 +244,8 @@ class PrepareContext:
     """What `prepare` and `unlearn` may use. Time spent here is charged to the method (column `prepare`).
 
     `generate(prompts, n=, max_new_tokens=, temperature=, seed=)` samples n answers per prompt from the target;
-    `finetune(rows, settings)` gives a copy of the target trained further on rows. `generator` is the method's own
-    source of randomness, `settings` the cell's `TrainSettings`.
+    `finetune(rows, settings)` gives a copy of the target trained further on rows (with LoRA, its adapter only).
+    `generator` is the method's own source of randomness, `settings` the cell's `TrainSettings`.
     """
 
     lm: LanguageModel

@@ -18,7 +18,7 @@ from unlearnbench.errors import UserError
 from unlearnbench.finetuning import count_forward, finetune, make_meter
 from unlearnbench.language_model import LanguageModel
 from unlearnbench.method import Method, PrepareContext, State, Step, Terms, View, Views
-from unlearnbench.models import add_lora, frozen_copy
+from unlearnbench.models import add_lora, frozen_copy, has_adapter
 from unlearnbench.order import EpochOrder, StreamOrder, generator, split
 from unlearnbench.reference import Reference, token_nll
 from unlearnbench.reference import run as run_forward
@@ -211,7 +211,7 @@ def unlearn(
         forget_rows, retain_rows = coded.rows, retain_coded.rows
     if not forget_rows:
         raise UserError(f"None of the {len(forget)} forget rows has an answer token.")
-    if settings.lora is not None and method.is_loop:
+    if settings.lora is not None:
         lm = add_lora(lm, settings.lora, seed)
     lm.to(accelerator.device)
     if not method.is_loop:
@@ -261,7 +261,9 @@ def _context(
     def finetuned(
         rows: Sequence[Row], finetune_settings: TrainSettings, start: LanguageModel | None = None
     ) -> LanguageModel:
-        twin = frozen_copy(start or lm).requires_grad_(True)
+        twin = frozen_copy(start or lm)
+        for name, parameter in twin.named_parameters():  # LoRA: of a copy with the adapter, the adapter only
+            parameter.requires_grad_(not has_adapter(twin) or "lora_" in name)
         finetune(twin, encoder, rows, finetune_settings, seed, Accelerator())
         return twin
 
@@ -324,6 +326,6 @@ def _direct(method: Method, lm: LanguageModel, context: PrepareContext, clock: C
         method.unlearn(context)
     if _digest(parameters) == before:
         raise CellFailed("the method changed no weight")
-    trained = sorted(parameters)
-    count = sum(p.numel() for p in parameters.values())
+    trained = sorted(name for name, p in parameters.items() if p.requires_grad)
+    count = sum(parameters[name].numel() for name in trained)
     return Outcome(0, 0, 0, 0, 0, 1, 0, 0, 0.0, count, trained, peak_memory_bytes())

@@ -24,7 +24,7 @@ from unlearnbench.methods.simnpo import simnpo
 from unlearnbench.methods.undial import undial
 from unlearnbench.methods.wga import wga
 from unlearnbench.methods.whp import generic_logits, soft_cross_entropy
-from unlearnbench.models import add_lora
+from unlearnbench.models import add_lora, merge_lora
 from unlearnbench.reference import run
 from unlearnbench.retain import kl
 from unlearnbench.settings import LoraSettings, TrainSettings
@@ -237,6 +237,23 @@ def test_a_task_vector_walks_the_other_way() -> None:
         torch.testing.assert_close(parameter, before[name] - 0.5 * (other[name] - before[name]))
 
 
+def test_with_lora_a_task_vector_walks_along_the_adapter() -> None:
+    """The merged weights are those of the walk: target - strength (reinforced - target)."""
+    target = tiny_lm()
+    lm, learned = (add_lora(tiny_lm(), LoraSettings(r=2), seed=0) for _ in range(2))
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for name, parameter in learned.named_parameters():
+            if "lora_" in name:
+                parameter.add_(torch.randn(parameter.shape, generator=generator))
+    methods.get("task-vector").build(strength=0.5).unlearn(context(lm=lm, finetune=lambda rows, settings: learned))
+    walked, reinforced = merge_lora(lm), dict(merge_lora(learned).named_parameters())
+    before = dict(target.named_parameters())
+    assert any(not torch.equal(reinforced[name], before[name]) for name in before)
+    for name, parameter in walked.named_parameters():
+        torch.testing.assert_close(parameter, before[name] - 0.5 * (reinforced[name] - before[name]))
+
+
 # -- MASC: which tokens are active -----------------------------------------------------------------------------
 
 
@@ -317,7 +334,7 @@ def test_rmu_finds_the_down_projections(architecture: str, lora: bool) -> None:
         names = methods.get("rmu").build(layer=layer).trained_parameters(lm)
         assert len(names) == len(blocks) * (2 if lora else 1)
         assert {int(next(part for part in name.split(".") if part.isdigit())) for name in names} == set(blocks)
-        hidden, inner = lm.config.hidden_size, 24
+        hidden, inner = lm.config.hidden_size, 64 if architecture == "smollm2" else 24
         shapes = [set(parameters[name].shape) for name in names]
         assert all(shape in ({hidden, inner}, {2, inner}, {2, hidden}) for shape in shapes)
         assert all(parameters[name].requires_grad for name in names)
