@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from accelerate import Accelerator
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers import models as tokenizer_models
 from transformers import (
@@ -24,7 +25,9 @@ from transformers import (
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
 from unlearnbench.benchmarks.base import Row
+from unlearnbench.finetuning import finetune
 from unlearnbench.language_model import LanguageModel
+from unlearnbench.settings import TrainSettings
 from unlearnbench.text import Encoder
 
 _COMMON: dict[str, Any] = {
@@ -37,10 +40,17 @@ _COMMON: dict[str, Any] = {
 }
 _GPT2 = {"n_embd": 16, "n_inner": 24, "n_layer": 2, "n_head": 2, "n_positions": 256}
 _NEOX = {key: value for key, value in _COMMON.items() if key != "num_key_value_heads"}
+_SMOL = {  # the proportions of SmolLM2-135M: narrow and deep, three query heads to a key head
+    "hidden_size": 24,
+    "intermediate_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 3,
+    "num_key_value_heads": 1,
+}
 #: architecture name -> (config class, its settings)
 ARCHITECTURES: dict[str, tuple[type, dict[str, Any]]] = {
     "llama": (LlamaConfig, {**_COMMON, "tie_word_embeddings": False}),
-    "smollm2": (LlamaConfig, {**_COMMON, "tie_word_embeddings": True}),
+    "smollm2": (LlamaConfig, {**_COMMON, **_SMOL, "tie_word_embeddings": True}),
     "qwen2": (Qwen2Config, {**_COMMON, "tie_word_embeddings": True}),
     "qwen3": (Qwen3Config, {**_COMMON, "head_dim": 8, "tie_word_embeddings": False}),
     "gpt2": (GPT2Config, _GPT2),
@@ -87,6 +97,18 @@ def tiny_lm(
     return LanguageModel(hf.to(dtype).eval())
 
 
+@lru_cache
+def tiny_target(architecture: str = "llama", seed: int = 0, dtype: torch.dtype = torch.float32) -> LanguageModel:
+    """A tiny model that knows `FORGET_ROWS` and `RETAIN_ROWS` nearly by heart, so that there is something to forget.
+
+    Trained once per process (a second or two) and shared: copy it before changing it (`models.frozen_copy`).
+    """
+    lm = tiny_lm(architecture, seed)
+    settings = TrainSettings(epochs=60, batch_size=16, learning_rate=2e-2)
+    finetune(lm, tiny_encoder(), [*FORGET_ROWS, *RETAIN_ROWS], settings, seed, Accelerator())
+    return lm.to(dtype)
+
+
 def tiny_rows(count: int = 8, prefix: str = "row", start: int = 0) -> list[Row]:
     """Distinct short questions and answers of unequal length."""
     words = ["harbour", "lamp", "quiet river", "stone", "orchard in spring", "salt"]
@@ -104,3 +126,7 @@ def tiny_rows(count: int = 8, prefix: str = "row", start: int = 0) -> list[Row]:
         )
         for i in range(start, start + count)
     ]
+
+
+FORGET_ROWS = tiny_rows(6)  #: what `tiny_target` is to forget
+RETAIN_ROWS = tiny_rows(5, "retain", 50)  #: what it is to keep
