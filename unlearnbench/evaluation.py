@@ -6,9 +6,9 @@ Metrics are arithmetic on answers, so the answers are kept: `rescore` computes e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from unlearnbench import generation, scoring
 from unlearnbench.benchmarks.base import Benchmark
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Answers = dict[Request, Any]
+Continuation = TypeVar("Continuation", Generate, Sample)
 
 
 @dataclass
@@ -47,6 +48,12 @@ class Asked:
     encoder: Encoder
     answers: Answers
     token_budget: int | None = None
+    max_new_tokens: int | None = None
+
+    def shorter(self, request: Continuation) -> Continuation:
+        """The request, with no more new tokens than the evaluation allows."""
+        wanted = request.max_new_tokens
+        return replace(request, max_new_tokens=min(wanted, self.max_new_tokens or wanted))
 
 
 Runner = Callable[[Asked, Sequence[Any]], tuple[Mapping[Any, Any], dict[str, Any]]]
@@ -60,9 +67,14 @@ def _score(asked: Asked, requests: Sequence[Score]) -> tuple[Mapping[Any, Any], 
 def _generate(asked: Asked, requests: Sequence[Generate]) -> tuple[Mapping[Any, Any], dict[str, Any]]:
     distinct = list(dict.fromkeys(requests))
     drafts = _drafts(asked, requests[0].role)
-    answers = generation.generate(asked.lm, asked.encoder, distinct, drafts)
+    found = generation.generate(asked.lm, asked.encoder, [asked.shorter(r) for r in distinct], drafts)
+    answers = {request: found[asked.shorter(request)] for request in distinct}
     saved = sum(len(drafts[(r.prompt, r.raw)][0]) for r in distinct if (r.prompt, r.raw) in drafts)
     cost = {"asked": len(requests), "distinct": len(distinct), "path": generation.path_of(asked.lm)}
+    if asked.max_new_tokens is not None:
+        cost["cut"] = sum(
+            not text.ended and text.tokens == asked.max_new_tokens < r.max_new_tokens for r, text in answers.items()
+        )
     return answers, {**cost, "tokens": sum(text.tokens for text in answers.values()), "known_from_scoring": saved}
 
 
@@ -84,7 +96,8 @@ def _drafts(asked: Asked, role: str) -> dict[tuple[str, bool], tuple[tuple[int, 
 
 
 def _sample(asked: Asked, requests: Sequence[Sample]) -> tuple[Mapping[Any, Any], dict[str, Any]]:
-    answers = generation.sample(asked.lm, asked.encoder, requests)
+    found = generation.sample(asked.lm, asked.encoder, [asked.shorter(r) for r in requests])
+    answers = {request: found[asked.shorter(request)] for request in requests}
     return answers, {"asked": len(requests), "distinct": len(answers)}
 
 
@@ -192,11 +205,13 @@ def evaluate(
     metric_names: Iterable[str],
     retrained: Evaluation | None = None,
     token_budget: int | None = None,
+    max_new_tokens: int | None = None,
 ) -> Evaluation:
     """Score a model. `models` maps roles to models; `model` is the one being scored.
 
     `retrained` is the evaluation of the retrained model, for the metrics that compare with it. Metrics that ask for a
-    role that is not there are null, with the reason.
+    role that is not there are null, with the reason. `max_new_tokens` cuts every generated text that a metric would
+    have longer; `counts` says how many were cut.
     """
     if "model" not in models:
         raise UserError(f"There is no model to score: the roles are {', '.join(models) or 'none'}, not 'model'.")
@@ -204,10 +219,11 @@ def evaluate(
     asked = [request for name in names for request in resolve(name)[1].requests(data)]
     answers: Answers = {}
     counts: dict[str, Any] = {}
-    _run(asked, models, encoder, answers, counts, token_budget)
+    limits = (token_budget, max_new_tokens)
+    _run(asked, models, encoder, answers, counts, limits)
     later = [request for name in names for request in resolve(name)[1].follow_up(data, answers)]
     new = [request for request in later if _key(request) not in answers]
-    _run(new, models, encoder, answers, counts, token_budget, "follow_up.")
+    _run(new, models, encoder, answers, counts, limits, "follow_up.")
     return _compute(answers, data, names, retrained, counts)
 
 
@@ -217,14 +233,14 @@ def _run(
     encoder: Encoder,
     answers: Answers,
     counts: dict[str, Any],
-    token_budget: int | None,
+    limits: tuple[int | None, int | None],
     label: str = "",
 ) -> None:
     """Add the answers to `asked`, each kind and role at once, and what they cost."""
     for kind in _kinds(asked):
         for role in sorted({request.role for request in asked if type(request) is kind} & set(models)):
             mine = [request for request in asked if type(request) is kind and request.role == role]
-            found, cost = RUNNERS[kind](Asked(models[role], encoder, answers, token_budget), mine)
+            found, cost = RUNNERS[kind](Asked(models[role], encoder, answers, *limits), mine)
             answers.update(found)
             counts[f"{label}{kind.__name__.lower()}.{role}"] = cost
 

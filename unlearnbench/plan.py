@@ -93,6 +93,8 @@ class _Planner:
         for name in experiment.attacks:
             if name != "none":
                 attacks.get(name)
+        cut = experiment.max_new_tokens
+        self.cut = {} if cut is None else {"max_new_tokens": cut}
         self.planned: list[Planned] = []
 
     def stages(self) -> list[Planned]:
@@ -179,6 +181,7 @@ class _Planner:
                 "retain": "retain",
                 "settings": cell.settings.model_dump(mode="json"),
                 "trajectory": self.experiment.trajectory.model_dump(mode="json"),
+                **self.cut,
                 "threads": self._threads(cell.settings),
             },
             parents,
@@ -209,6 +212,7 @@ class _Planner:
                 "metric_versions": {name: resolve(name)[0].version for name in self.metrics},
                 "metric_sources": sorted({s for name in self.metrics if (s := resolve(name)[0].source) is not None}),
                 "threads": self._threads(self.experiment.unlearn),
+                **self.cut,
             },
             {"model": model, **parents},
         )

@@ -115,6 +115,7 @@ class Experiment(Settings):
     stops: dict[str, dict[str, Any]] | None = Field(None, min_length=1)  #: every method under each of these, by name
     attacks: tuple[str, ...] = ("none",)
     metrics: tuple[str, ...] | None = None  #: None: the benchmark's own suite
+    max_new_tokens: int | None = Field(None, ge=1)  #: generated answers are cut here; None: as long as metrics ask for
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field((0,), min_length=1)
     trajectory: TrajectorySettings = TrajectorySettings()
     report: ReportSettings = ReportSettings()

@@ -71,7 +71,7 @@ def run_method(spec: Mapping[str, Any], parents: Parents, folder: Path) -> dict[
     holdout = data.rows("holdout") if "holdout" in data.splits else ()
     hooks = _hooks(folder, settings)
     hooks.evaluate = _trajectory(spec, loaded, data)
-    hooks.selector = _selector(settings, loaded, data, len(forget))
+    hooks.selector = _selector(spec, settings, loaded, data, len(forget))
     supply = Supply(holdout=holdout, generate=_sampler, load_base=_base_loader(spec, parents))
     if "retrained" in parents:
         retrained = _model(spec, parents["retrained"], seed)
@@ -104,7 +104,9 @@ def evaluate(spec: Mapping[str, Any], parents: Parents, folder: Path) -> dict[st
         retrained = load_evaluation(parents["retrained"], data) if "retrained" in parents else None
     names = list(spec["metrics"])
     with clock.phase("evaluate"):
-        scored = evaluation.evaluate(roles, loaded.encoder, data, names, retrained)
+        scored = evaluation.evaluate(
+            roles, loaded.encoder, data, names, retrained, max_new_tokens=spec.get("max_new_tokens")
+        )
     answer_files.save(folder / "answers.parquet", scored.answers)
     scored.samples().to_parquet(folder / "samples.parquet", index=False)
     write_json(folder / "metrics.json", {"metrics": scored.metrics_json()})
@@ -222,13 +224,16 @@ def _trajectory(
     def score(lm: LanguageModel, step: int, steps: int, last: bool) -> dict[str, Any] | None:
         if not last and step not in {round(steps * i / points) for i in range(points + 1)}:
             return None
-        scored = evaluation.evaluate({"model": lm}, loaded.encoder, data, names)
+        cut = spec.get("max_new_tokens")
+        scored = evaluation.evaluate({"model": lm}, loaded.encoder, data, names, max_new_tokens=cut)
         return {name: scored.values[name].score for name in names}
 
     return score
 
 
-def _selector(settings: TrainSettings, loaded: Loaded, data: Benchmark, rows: int) -> Selector | None:
+def _selector(
+    spec: Mapping[str, Any], settings: TrainSettings, loaded: Loaded, data: Benchmark, rows: int
+) -> Selector | None:
     """The selection that the settings ask for, scored on the rows that the table reports."""
     if settings.select == "last":
         return None
@@ -238,7 +243,9 @@ def _selector(settings: TrainSettings, loaded: Loaded, data: Benchmark, rows: in
     steps = every if isinstance(every, int) else -(-rows // (settings.batch_size * settings.accumulation))
 
     def score(lm: LanguageModel) -> float | None:
-        return evaluation.evaluate({"model": lm}, loaded.encoder, data, [name]).values[name].score
+        cut = spec.get("max_new_tokens")
+        scored = evaluation.evaluate({"model": lm}, loaded.encoder, data, [name], max_new_tokens=cut)
+        return scored.values[name].score
 
     return Selector(name, steps, score, lower)
 

@@ -367,3 +367,16 @@ def test_rows_of_any_length_in_one_batch(models: dict[str, LanguageModel]) -> No
             list(found[0].values["forget_logp"].per_sample.values()),
             rtol=1e-5,
         )
+
+
+def test_max_new_tokens_cuts_every_text_and_counts_the_cut_ones(models: dict[str, LanguageModel]) -> None:
+    names = ["forget_rouge_l", "forget_fact"]
+    whole = evaluate(models, tiny_encoder(), benchmark(), names)
+    cut = evaluate(models, tiny_encoder(), benchmark(), names, max_new_tokens=3)
+    texts = {request: text for request, text in whole.answers.items() if isinstance(request, Generate)}
+    longer = [request for request, text in texts.items() if text.tokens > 3]
+    assert longer and texts.keys() <= cut.answers.keys()
+    assert all(cut.answers[request].tokens == min(3, text.tokens) for request, text in texts.items())
+    assert all(text.text.startswith(cut.answers[request].text.rstrip("\ufffd")) for request, text in texts.items())
+    assert cut.counts["generate.model"]["cut"] == len(longer)
+    assert evaluate(models, tiny_encoder(), benchmark(), names, max_new_tokens=500).values == whole.values
