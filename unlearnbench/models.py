@@ -283,6 +283,13 @@ def merge_lora(lm: LanguageModel) -> LanguageModel:
     return LanguageModel(lm.hf.merge_and_unload()) if has_adapter(lm) else lm  # type: ignore[operator]
 
 
+def round_weights(lm: LanguageModel, dtype: str) -> None:
+    """Round every weight, in place, to a number of `dtype`; the precision of computation stays."""
+    with torch.no_grad():
+        for parameter in lm.parameters():
+            parameter.copy_(parameter.to(getattr(torch, dtype)))
+
+
 def has_adapter(lm: LanguageModel) -> bool:
     """Whether the model carries a PEFT adapter."""
     return hasattr(lm.hf, "disable_adapter")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from unlearnbench import schema
@@ -19,8 +19,8 @@ from unlearnbench.method import Method, methods
 from unlearnbench.metric import expand, resolve
 from unlearnbench.model_files import identity
 from unlearnbench.models import encoder_for
-from unlearnbench.schema import Cell, Experiment
-from unlearnbench.settings import TrainSettings
+from unlearnbench.schema import Cell, Experiment, GivenModel
+from unlearnbench.settings import ModelSettings, TrainSettings
 from unlearnbench.store import Stage
 
 #: bumped when the numbers a stage makes change
@@ -38,6 +38,13 @@ class Planned:
     @property
     def name(self) -> str:
         return self.stage.folder_name
+
+
+@dataclass(frozen=True)
+class Given:
+    """A model that is there: the experiment's own (`spec` None), or another one, by its settings and identity."""
+
+    spec: dict[str, Any] | None = None
 
 
 def plan(experiment: Experiment) -> list[Planned]:
@@ -83,6 +90,11 @@ class _Planner:
             "options": experiment.benchmark.options,
             "data_hash": self.data.data_hash,
         }
+        if experiment.target == "given" and experiment.model.name in MODELS:
+            raise UserError(
+                f"The embedded model '{experiment.model.name}' is untrained: with `target: given` name a model folder, "
+                "a short name or a name on the Hub."
+            )
         self.encoder = encoder_for(experiment.model).fingerprint
         self.model = {
             "name": experiment.model.name,
@@ -102,21 +114,61 @@ class _Planner:
         cells = schema.cells(experiment, experiment.title)
         base = self._base()
         for seed in experiment.seeds:
-            target = self._trained("target", experiment.target, seed, base)
-            retrained = self._trained("retrained", experiment.retrained or experiment.target, seed, base)
-            scored = self._evaluate("retrained", "retrained", seed, retrained, None, {})
-            self._evaluate("target", "target", seed, target, None, {"retrained": scored})
+            target, retrained = self._roles(seed, base)
+            beside = {}
+            if retrained is not None:
+                beside["retrained"] = self._evaluate("retrained", "retrained", seed, retrained, None, {})
+            self._evaluate("target", "target", seed, target, None, beside)
             for attack in experiment.attacks:
                 if attack != "none":  # the attack on the target shows what it does to a model that was not unlearned
-                    self._evaluate(f"target-{attack}", "target", seed, target, None, {"retrained": scored}, attack)
+                    self._evaluate(f"target-{attack}", "target", seed, target, None, beside, attack)
             for cell in cells:
-                if cell.seed != seed:
-                    continue
-                unlearned = self._unlearn(cell, target, base, retrained)
-                for attack in experiment.attacks:
-                    label = cell.label if attack == "none" else f"{cell.label}-{attack}"
-                    self._evaluate(label, "unlearned", seed, unlearned, cell, {"retrained": scored}, attack)
+                if cell.seed == seed:
+                    self._forgotten(cell, target, base, retrained, beside)
         return self.planned
+
+    def _roles(self, seed: int, base: Planned | None) -> tuple[Planned | Given, Planned | Given | None]:
+        """Target and retrained model of a seed: trained here, or given."""
+        experiment = self.experiment
+        if experiment.target == "given":
+            target: Planned | Given = Given()
+        else:
+            target = self._trained("target", experiment.target, seed, base)
+        if isinstance(experiment.retrained, GivenModel):
+            return target, self._given(experiment.retrained.model)
+        settings = experiment.retrained or experiment.target
+        return target, None if settings == "given" else self._trained("retrained", settings, seed, base)
+
+    def _given(self, settings: ModelSettings) -> Given:
+        """A model by name that stands beside the experiment's own: with the same encoding."""
+        encoder = encoder_for(settings).fingerprint
+        if encoder != self.encoder:
+            raise UserError(
+                f"The retrained model '{settings.name}' encodes text in another way than '{self.model['name']}': "
+                "give it the same tokenizer, template, max_length and protocol."
+            )
+        return Given({"settings": settings.model_dump(mode="json"), "identity": identity(settings)})
+
+    def _forgotten(
+        self,
+        cell: Cell,
+        target: Planned | Given,
+        base: Planned | None,
+        retrained: Planned | Given | None,
+        beside: dict[str, Planned],
+    ) -> None:
+        """Unlearn and score: the forget split at once, or the splits of `sequence` one after the other."""
+        start = target
+        for split in self.experiment.sequence or ("forget",):
+            step = cell
+            if self.experiment.sequence:
+                self.data.rows(split)
+                tail = f"[{split}]"
+                step = replace(cell, label=cell.label + tail, title=f"{cell.title} {tail}")
+            start = unlearned = self._unlearn(step, start, base, retrained, split)
+            for attack in self.experiment.attacks:
+                label = step.label if attack == "none" else f"{step.label}-{attack}"
+                self._evaluate(label, "unlearned", cell.seed, unlearned, step, beside, attack)
 
     # -- stages ------------------------------------------------------------------------------------------------
 
@@ -165,11 +217,19 @@ class _Planner:
             {} if base is None else {"base": base},
         )
 
-    def _unlearn(self, cell: Cell, target: Planned, base: Planned | None, retrained: Planned) -> Planned:
+    def _unlearn(
+        self, cell: Cell, target: Planned | Given, base: Planned | None, retrained: Planned | Given | None, split: str
+    ) -> Planned:
         method: Method = methods.get(cell.method).cls(**cell.params)
-        parents = {"target": target} | ({"base": base} if base is not None else {})
-        if "retrained" in method.requirements:  # an oracle stop rule
+        parents = {"target": target} if isinstance(target, Planned) else {}
+        parents |= {"base": base} if base is not None else {}
+        if "retrained" in method.requirements and isinstance(retrained, Planned):  # an oracle stop rule
             parents["retrained"] = retrained
+        more: dict[str, Any] = {}
+        if "retrained" in method.requirements and isinstance(retrained, Given):
+            more["retrained"] = retrained.spec
+        if self.experiment.deliver is not None:
+            more["deliver"] = self.experiment.deliver.model_dump(mode="json")
         return self._add(
             "unlearn",
             f"{cell.label}-s{cell.seed}",
@@ -177,12 +237,13 @@ class _Planner:
                 "role": "unlearned",
                 "seed": cell.seed,
                 "cell": cell.spec(),
-                "forget": "forget",
+                "forget": split,
                 "retain": "retain",
                 "settings": cell.settings.model_dump(mode="json"),
                 "trajectory": self.experiment.trajectory.model_dump(mode="json"),
                 **self.cut,
                 "threads": self._threads(cell.settings),
+                **more,
             },
             parents,
             timed=True,
@@ -193,11 +254,12 @@ class _Planner:
         label: str,
         role: str,
         seed: int,
-        model: Planned,
+        model: Planned | Given,
         cell: Cell | None,
         parents: dict[str, Planned],
         attack: str = "none",
     ) -> Planned:
+        given = {} if isinstance(model, Planned) or model.spec is None else {"given": model.spec}
         entry = attacks.get(attack) if attack != "none" else None
         return self._add(
             "evaluate",
@@ -213,8 +275,9 @@ class _Planner:
                 "metric_sources": sorted({s for name in self.metrics if (s := resolve(name)[0].source) is not None}),
                 "threads": self._threads(self.experiment.unlearn),
                 **self.cut,
+                **given,
             },
-            {"model": model, **parents},
+            ({"model": model} if isinstance(model, Planned) else {}) | parents,
         )
 
     def _threads(self, settings: TrainSettings) -> int:

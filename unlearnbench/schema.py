@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import BaseModel, Discriminator, Field, PrivateAttr, Tag, ValidationError, model_validator
 
 from unlearnbench import yaml12
 from unlearnbench.claims import Claim
@@ -99,19 +99,62 @@ class Variant(Settings):
     model: ModelSettings
 
 
+class GivenModel(Settings):
+    """A model that is there and not trained here. In YAML: `retrained: {model: tofu-llama-3.2-1b-retrained90}`."""
+
+    model: ModelSettings
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        if isinstance(value, Mapping) and isinstance(value.get("model"), str):
+            return {**value, "model": {"name": value["model"]}}
+        return value
+
+
+class DeliverSettings(Settings):
+    """What unlearning leaves for use elsewhere: the weights in this dtype (null: as they were trained), and whether the
+    LoRA adapter is kept beside the merged weights."""
+
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    adapter: bool = False
+
+
+def _source(value: Any) -> str:
+    """Which of the forms a role has: `given`, a model by name, or settings to train it with."""
+    if isinstance(value, str):
+        return "str"
+    named = isinstance(value, GivenModel) or (isinstance(value, Mapping) and "model" in value)
+    return "GivenModel" if named else "TrainSettings"
+
+
 class Experiment(Settings):
     """An experiment file. `benchmark` and `model` may hold values marked `{grid: […]}`: each combination is a variant,
     and every method is run on every variant; `benchmark` and `model` are those of the first.
+
+    `target: given`: `model` is the target as it is and nothing is trained before unlearning; `retrained` is then a
+    model by name, or there is none. `sequence`: splits that are forgotten one after the other, each from what the one
+    before left (the sustainability experiment of MUSE); every step is a row of the table.
     """
 
     title: str
     benchmark: BenchmarkSettings
     model: ModelSettings
     base: TrainSettings | None = None
-    target: TrainSettings
-    retrained: TrainSettings | None = None  #: None: as the target
+    target: Annotated[
+        Annotated[TrainSettings, Tag("TrainSettings")] | Annotated[Literal["given"], Tag("str")], Discriminator(_source)
+    ]
+    retrained: (
+        Annotated[
+            Annotated[TrainSettings, Tag("TrainSettings")] | Annotated[GivenModel, Tag("GivenModel")],
+            Discriminator(_source),
+        ]
+        | None
+    ) = None  #: None: as the target; with `target: given`, none
     unlearn: TrainSettings
-    methods: tuple[MethodSettings, ...] = Field(min_length=1)
+    methods: tuple[MethodSettings, ...]
+    sequence: tuple[str, ...] = ()
+    deliver: DeliverSettings | None = None
     stops: dict[str, dict[str, Any]] | None = Field(None, min_length=1)  #: every method under each of these, by name
     attacks: tuple[str, ...] = ("none",)
     metrics: tuple[str, ...] | None = None  #: None: the benchmark's own suite
@@ -161,6 +204,14 @@ class Experiment(Settings):
     def _distinct(self) -> Experiment:
         if len(set(self.seeds)) != len(self.seeds):
             raise ValueError(f"seeds: {list(self.seeds)} has a seed twice")
+        return self
+
+    @model_validator(mode="after")
+    def _possible_roles(self) -> Experiment:
+        if self.target == "given" and isinstance(self.retrained, TrainSettings):
+            raise ValueError("retrained: with `target: given` nothing is trained here; name a model: {model: NAME}")
+        if len(set(self.sequence)) != len(self.sequence):
+            raise ValueError(f"sequence: {list(self.sequence)} has a split twice")
         return self
 
 
@@ -314,13 +365,26 @@ def load(
     if seeds is not None:
         content["seeds"] = list(seeds)
         places["seeds",] = "--seeds"
-    if isinstance(content.get("target"), dict) and isinstance(content.get("retrained"), dict):
-        content["retrained"] = _merge(content["target"], content["retrained"])
+    target, retrained = content.get("target"), content.get("retrained")
+    if isinstance(target, dict) and isinstance(retrained, dict) and "model" not in retrained:
+        content["retrained"] = _merge(target, retrained)
+    return _checked(content, places, str(file))
+
+
+def make(content: Mapping[str, Any], overrides: Sequence[str] = (), source: str = "the command line") -> Experiment:
+    """An experiment that a verb puts together, with the user's `--set` values over it; mistakes as in `load`."""
+    own, places = copy.deepcopy(dict(content)), Places()
+    for override in overrides:
+        _override(own, override, places)
+    return _checked(own, places, source)
+
+
+def _checked(content: dict[str, Any], places: Places, source: str) -> Experiment:
     try:
         experiment: Experiment = _strict(Experiment, content)
     except ValidationError as error:
         raise SeveralErrors(
-            f"{_where(places, place) or file}: {line}" for place, line in _explained(error, Experiment)
+            f"{_where(places, place) or source}: {line}" for place, line in _explained(error, Experiment)
         ) from None
     experiment._places = places
     return experiment
@@ -471,6 +535,7 @@ def _explained(error: ValidationError, model: type[BaseModel] | None) -> list[tu
 _UNION_TAGS = {
     "str",
     "int",
+    "GivenModel",
     "LoraSettings",
     "SelectSettings",
     "TrainSettings",

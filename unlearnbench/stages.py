@@ -66,20 +66,21 @@ def run_method(spec: Mapping[str, Any], parents: Parents, folder: Path) -> dict[
     entry = methods.get(spec["cell"]["method"])
     method: Method = entry.cls(**spec["cell"]["params"])
     with clock.phase("load"):
-        loaded = _model(spec, parents["target"], seed)
-    forget, retain = data.rows(spec["forget"]), data.rows(spec["retain"])
+        loaded = _model(spec, parents.get("target"), seed)
+    forget, retain = data.rows(spec["forget"]), data.splits.get(spec["retain"], ())
     holdout = data.rows("holdout") if "holdout" in data.splits else ()
     hooks = _hooks(folder, settings)
     hooks.evaluate = _trajectory(spec, loaded, data)
     hooks.selector = _selector(spec, settings, loaded, data, len(forget))
     supply = Supply(holdout=holdout, generate=_sampler, load_base=_base_loader(spec, parents))
-    if "retrained" in parents:
-        retrained = _model(spec, parents["retrained"], seed)
+    if "retrained" in parents or "retrained" in spec:
+        retrained = _model({**spec, "given": spec.get("retrained")}, parents.get("retrained"), seed)
         supply.stop_numbers = oracle_numbers(retrained.lm, retrained.encoder, forget)
     lm, outcome = unlearn(
         method, loaded.lm, loaded.encoder, forget, retain, settings, seed, Accelerator(), clock, hooks, supply
     )
-    record = {**_save(Loaded(lm, loaded.encoder), folder), "seconds": clock.seconds, "cost_seconds": clock.cost}
+    saved = _save(Loaded(lm, loaded.encoder), folder, **spec.get("deliver", {}))
+    record = {**saved, "seconds": clock.seconds, "cost_seconds": clock.cost}
     done = asdict(outcome)
     stop = done.pop("stop")
     record["stop"] = _stop(method, stop, hooks)
@@ -94,7 +95,7 @@ def evaluate(spec: Mapping[str, Any], parents: Parents, folder: Path) -> dict[st
     _settle(spec)
     clock, data = Clock(), _benchmark(spec)
     with clock.phase("load"):
-        loaded = _model(spec, parents["model"], int(spec["seed"]))
+        loaded = _model(spec, parents.get("model"), int(spec["seed"]))
         lm, attack_record = loaded.lm, {}
         if spec["attack"] != "none":
             lm, attack_record = attacks.get(spec["attack"]).build().apply(lm)
@@ -173,7 +174,8 @@ def _benchmark(spec: Mapping[str, Any]) -> Benchmark:
 
 
 def _model(spec: Mapping[str, Any], folder: Path | None, seed: int) -> Loaded:
-    settings = ModelSettings(**spec["model"]["settings"])
+    """The model in a parent's folder, or the one that the spec names."""
+    settings = ModelSettings(**(spec.get("given") or spec["model"])["settings"])
     if folder is not None:
         loaded = models.load(settings, folder / "model")
         recorded = json.loads((folder / "record.json").read_text())["weights"]
@@ -186,14 +188,27 @@ def _model(spec: Mapping[str, Any], folder: Path | None, seed: int) -> Loaded:
     return models.load(settings)
 
 
-def _save(loaded: Loaded, folder: Path) -> dict[str, Any]:
+def _save(loaded: Loaded, folder: Path, dtype: str | None = None, adapter: bool = False) -> dict[str, Any]:
+    """Write the model, in `dtype` if one is named, and the adapter by itself if asked for.
+
+    What is recorded, and scored later, are the weights as they are in the files.
+    """
+    if adapter:
+        if not models.has_adapter(loaded.lm):
+            raise UserError("There is no adapter to write: unlearning changed the weights themselves (no `lora`).")
+        models.save(loaded.lm, loaded.encoder, folder / "adapter")
     merged = models.merge_lora(loaded.lm)
-    models.save(merged, loaded.encoder, folder / "model")
-    return {
+    if dtype is not None:
+        models.round_weights(merged, dtype)
+    said = {
         "weights": models.weights_hash(merged),
         "parameters": models.parameter_count(merged),
         "encoder": loaded.encoder.fingerprint,
     }
+    if dtype is not None:
+        merged.hf.to(getattr(torch, dtype))
+    models.save(merged, loaded.encoder, folder / "model")
+    return said
 
 
 def _hooks(folder: Path, settings: TrainSettings) -> Hooks:
