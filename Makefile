@@ -33,7 +33,8 @@ lint: $(VENV)/.ready-dev,quant-$(KEY) ## ruff, and who may import whom
 type: $(VENV)/.ready-dev,quant-$(KEY) ## mypy, strict
 	@$(BIN)/mypy
 
-docs: $(VENV)/.ready-docs-$(KEY) ## the documentation site, into site/
+docs: $(VENV)/.ready-docs-$(KEY) ## the documentation site, into site/, its pages made from the code
+	@$(BIN)/python -m unlearnbench.pages --out docs
 	@$(BIN)/mkdocs build --strict --quiet && echo "site/index.html"
 
 # .ready-EXTRAS-KEY: the package and its extras are installed. A venv that is broken, half made or was made in another

@@ -25,7 +25,7 @@ def ceu(logits: Tensor, tokens: Tensor) -> Tensor:
     return -(others * logits.log_softmax(-1)).sum(-1)
 
 
-@methods.register("ceu", title="CE-U", paper="arXiv:2503.01224", version=1)
+@methods.register("ceu", title="CE-U", family="distillation", paper="arXiv:2503.01224", version=1)
 class CEU(Method):
     """Cross entropy unlearning."""
 

@@ -36,7 +36,7 @@ def dpo(alternate_gain: Tensor, forget_gain: Tensor, beta: float) -> Tensor:
     return 2 / beta * softplus(beta * (forget_gain - alternate_gain))
 
 
-@methods.register("dpo", title="DPO", paper="arXiv:2305.18290", version=1)
+@methods.register("dpo", title="DPO", family="preference", paper="arXiv:2305.18290", version=1)
 class DPO(Method):
     """Direct preference optimisation with an alternate answer on the winning side."""
 

@@ -24,7 +24,7 @@ def ga(token_nll: Tensor) -> Tensor:
     return -token_nll
 
 
-@methods.register("ga", title="GA", paper="arXiv:2210.01504", version=1)
+@methods.register("ga", title="GA", family="ascent", paper="arXiv:2210.01504", version=1)
 class GA(Method):
     """Gradient ascent on the forget answers."""
 

@@ -51,7 +51,7 @@ def masc(margins: Tensor, tau: float, eta: float, penalty: str = "buffered", sof
     return hinge(margins, tau) if penalty == "hinge" else sigmoid_hinge(margins, tau, softness)
 
 
-@methods.register("masc", title="MASC", paper="arXiv:2606.02920", version=1)
+@methods.register("masc", title="MASC", family="margin", paper="arXiv:2606.02920", version=1)
 class MASC(Method):
     """Margin self-correction with its online stop rule."""
 

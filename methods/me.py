@@ -29,7 +29,7 @@ def uniform_gap(logits: Tensor) -> Tensor:
     return -math.log(logits.shape[-1]) - logits.log_softmax(-1).mean(-1)
 
 
-@methods.register("me", title="ME", paper="arXiv:2410.08109", version=1)
+@methods.register("me", title="ME", family="distillation", paper="arXiv:2410.08109", version=1)
 class ME(Method):
     """Maximum entropy on the forget answers."""
 

@@ -25,7 +25,7 @@ def npo(nll: Tensor, reference_nll: Tensor, beta: float) -> Tensor:
     return 2 / beta * softplus(beta * (reference_nll - nll))
 
 
-@methods.register("npo", title="NPO", paper="arXiv:2404.05868", version=1)
+@methods.register("npo", title="NPO", family="preference", paper="arXiv:2404.05868", version=1)
 class NPO(Method):
     """Negative preference optimisation against the frozen target."""
 

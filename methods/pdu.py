@@ -31,7 +31,7 @@ def flatness(logits: Tensor) -> Tensor:
     return (logits.amax(-1) - logits.mean(-1)).square()
 
 
-@methods.register("pdu", title="PDU", paper="arXiv:2506.05314", version=1)
+@methods.register("pdu", title="PDU", family="representation", paper="arXiv:2506.05314", version=1)
 class PDU(Method):
     """Primal-dual unlearning with a logit-flattening loss."""
 

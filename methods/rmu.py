@@ -35,7 +35,7 @@ def steering(hidden: Tensor, goal: Tensor, labels: Tensor, protocol: str) -> Ter
     return Terms(total / count.clamp(min=1), count > 0)
 
 
-@methods.register("rmu", title="RMU", paper="arXiv:2403.03218", version=1)
+@methods.register("rmu", title="RMU", family="representation", paper="arXiv:2403.03218", version=1)
 class RMU(Method):
     """Representation misdirection: random hidden states on forget text, unchanged ones on retain text."""
 

@@ -23,7 +23,7 @@ def satimp(token_nll: Tensor, beta1: float, beta2: float) -> Tensor:
     return -weight * token_nll
 
 
-@methods.register("satimp", title="SatImp", paper="arXiv:2505.11953", version=1)
+@methods.register("satimp", title="SatImp", family="ascent", paper="arXiv:2505.11953", version=1)
 class SatImp(Method):
     """Gradient ascent with saturation and importance weights."""
 

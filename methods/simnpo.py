@@ -26,7 +26,7 @@ def simnpo(mean_nll: Tensor, beta: float, delta: float) -> Tensor:
     return -2 / beta * logsigmoid(beta * (mean_nll - delta))
 
 
-@methods.register("simnpo", title="SimNPO", paper="arXiv:2410.07163", version=1)
+@methods.register("simnpo", title="SimNPO", family="preference", paper="arXiv:2410.07163", version=1)
 class SimNPO(Method):
     """Length-normalised negative preference optimisation without a reference."""
 

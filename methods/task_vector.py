@@ -19,7 +19,7 @@ from pydantic import model_validator
 from unlearnbench.method import Method, PrepareContext, hyper, methods
 
 
-@methods.register("task-vector", title="Task vector", paper="arXiv:2212.04089", version=1)
+@methods.register("task-vector", title="Task vector", family="weights", paper="arXiv:2212.04089", version=1)
 class TaskVector(Method):
     """Negation of the direction that learns the forget rows."""
 

@@ -26,7 +26,7 @@ def undial(logits: Tensor, reference_logits: Tensor, tokens: Tensor, beta: float
     return -(lowered.softmax(-1) * logits.log_softmax(-1)).sum(-1)
 
 
-@methods.register("undial", title="UNDIAL", paper="arXiv:2402.10052", version=1)
+@methods.register("undial", title="UNDIAL", family="distillation", paper="arXiv:2402.10052", version=1)
 class UNDIAL(Method):
     """Self-distillation with adjusted logits."""
 

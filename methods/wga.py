@@ -20,7 +20,7 @@ def wga(token_nll: Tensor, beta: float) -> Tensor:
     return -(-beta * token_nll.detach()).exp() * token_nll
 
 
-@methods.register("wga", title="WGA", paper="arXiv:2502.19301", version=1)
+@methods.register("wga", title="WGA", family="ascent", paper="arXiv:2502.19301", version=1)
 class WGA(Method):
     """Weighted gradient ascent."""
 

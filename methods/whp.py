@@ -34,7 +34,7 @@ def soft_cross_entropy(logits: Tensor, tokens: Tensor, probabilities: Tensor) ->
     return -(probabilities * logits.log_softmax(-1).gather(-1, tokens)).sum(-1)
 
 
-@methods.register("whp", title="WHP", paper="arXiv:2310.02238", version=1)
+@methods.register("whp", title="WHP", family="distillation", paper="arXiv:2310.02238", version=1)
 class WHP(Method):
     """Fine-tuning on generic labels from a reinforced model."""
 

@@ -147,6 +147,8 @@ class Setting(NamedTuple):
 def settings_of(entry: Entry) -> list[Setting]:
     """The settings of a class, in the order of its file, with the values that the name presets."""
     fields: Mapping[str, Any] = getattr(entry.cls, "model_fields", {})
+    if not fields:
+        return _options(entry)
     found = []
     for name, field in fields.items():
         default = field.default_factory() if field.default_factory else field.default
@@ -157,6 +159,15 @@ def settings_of(entry: Entry) -> list[Setting]:
         source = f"preset {entry.name}" if name in entry.defaults else str(extra.get("source", ""))
         found.append(Setting(name, plain(entry.defaults.get(name, default)), allowed, meaning, source))
     return found
+
+
+def _options(entry: Entry) -> list[Setting]:
+    """The arguments of a class that is no pydantic model: a benchmark."""
+    parameters = inspect.signature(entry.cls, eval_str=True).parameters.values()
+    return [
+        Setting(p.name, "required" if p.default is p.empty else plain(p.default), _allowed(p.annotation), "", "")
+        for p in parameters
+    ]
 
 
 def _inherited(cls: type, name: str) -> str:

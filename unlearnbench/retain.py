@@ -30,28 +30,52 @@ def hidden_distance(a: Tensor, b: Tensor, labels: Tensor) -> tuple[Tensor, Tenso
 
 
 def nll(step: Step, method: Method) -> Terms:
-    """Mean -log p over the retain answer tokens (gradient descent on retain, GDR)."""
+    """Gradient descent on retain (GDR).
+
+        L_retain = E_t[ -log p(y_t | x, y_<t) ]
+
+    over the retain answer tokens.
+    """
     return Terms(step.retain.token_nll, step.retain.mask)
 
 
 def kl_answers(step: Step, method: Method) -> Terms:
-    """Mean KL(reference || policy) over the retain answer tokens (KLR)."""
+    """Divergence from the reference (KLR).
+
+        L_retain = E_t[ KL(p_ref,t || p_t) ]
+
+    over the retain answer tokens.
+    """
     return Terms(kl(step.reference.retain.logits, step.retain.logits), step.retain.mask)
 
 
 def kl_all(step: Step, method: Method) -> Terms:
-    """Mean KL(reference || policy) over all positions, prompt and padding included, as TOFU and OpenUnlearning do."""
+    """Divergence from the reference at every position.
+
+        L_retain = mean_s KL(p_ref,s || p_s)
+
+    over all positions s of a batch, prompt and padding included, as TOFU and OpenUnlearning do.
+    """
     return Terms(kl(step.reference.retain.full_logits, step.retain.full_logits))
 
 
 def kl_muse(step: Step, method: Method) -> Terms:
-    """`raw_kl` summed over all positions of a row, mean over rows, as MUSE does."""
+    """What MUSE computes in the place of a divergence.
+
+        L_retain = E_x[ sum_s sum_v exp(z_ref,s(v)) (z_ref,s(v) - z_s(v)) ]
+
+    over raw logits z at all positions s, prompt and padding included: no divergence, and negative at times.
+    """
     return Terms(raw_kl(step.reference.retain.full_logits, step.retain.full_logits).sum(-1))
 
 
 def hidden(step: Step, method: Method) -> Terms:
-    """Squared distance to the reference's hidden states at block `layer`: mean over D and a row's answer tokens, then
-    over rows (RMU, arXiv:2403.03218)."""
+    """Distance to the reference's hidden states (RMU, arXiv:2403.03218).
+
+        L_retain = E_x[ mean_t mean_d (h_t,d - h_ref,t,d)^2 ]
+
+    with h the output of block `layer`, over a row's answer tokens t and the coordinates d.
+    """
     policy, frozen = step.retain.hidden(method.layer), step.reference.retain.hidden(method.layer)
     total, count = hidden_distance(policy, frozen, step.retain.batch.labels)
     return Terms(total / count.clamp(min=1), count > 0)

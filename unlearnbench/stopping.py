@@ -60,13 +60,22 @@ class StopRule(BaseModel):
     oracle: ClassVar[bool] = False  #: looks at the retrained model or at test metrics: marked, never ranked
     reads: ClassVar[frozenset[str]] = frozenset()
 
-    every: int = Field(2, ge=1)  #: optimiser steps between looks
-    probe: int = Field(4, ge=1)  #: forget rows of the first stage
-    confirm: int | None = Field(None, ge=1)  #: rows of the second stage, the first's among them; null: see below
-    source: Literal["held-out", "first"] = "held-out"  #: rows kept out of training, or the first training rows
-    patience: int = Field(0, ge=0)  #: further looks in a row at which the rule must hold
-    retain_kl_below: float | None = Field(None, gt=0)  #: nats per answer token, on `retain_probe` retain rows
-    retain_probe: int = Field(32, ge=1)
+    every: int = Field(2, ge=1, description="optimiser steps between looks")
+    probe: int = Field(4, ge=1, description="forget rows of the first stage")
+    confirm: int | None = Field(
+        None,
+        ge=1,
+        description="rows of the second stage, the first's among them; null: 32, but of the held-out kind a third of "
+        "the forget set at most",
+    )
+    source: Literal["held-out", "first"] = Field(
+        "held-out", description="rows kept out of training, or the first training rows"
+    )
+    patience: int = Field(0, ge=0, description="further looks in a row at which the rule must hold")
+    retain_kl_below: float | None = Field(
+        None, gt=0, description="and KL(reference || policy) on retain rows is at most this, nats per answer token"
+    )
+    retain_probe: int = Field(32, ge=1, description="retain rows of that condition")
 
     @property
     def needs(self) -> frozenset[str]:
@@ -101,26 +110,31 @@ class StopRule(BaseModel):
 class Violation(StopRule):
     """Stop when the mean share of active tokens whose restricted margin exceeds tau is at most alpha.
 
-    `alpha: holdout` takes the target's own violation rate on rows it never saw, which a fixed value does not transfer
-    to. Margin settings left out are those of the method, where it has them, else MASC's published ones for TOFU.
-    `hoeffding_delta`: the second stage compares an upper confidence bound with alpha instead of the mean.
+        V = mean over probe rows of (active tokens with m_t > tau) / (active tokens) <= alpha
+
+    with m_t and tau as in MASC. `alpha: holdout` takes the target's own violation rate on rows it never saw, which
+    a fixed value does not transfer to. Margin settings left out are those of the method, where it has them, else
+    MASC's published ones for TOFU. `hoeffding_delta`: the second stage compares an upper confidence bound with
+    alpha instead of the mean.
     """
 
     reads = frozenset({"violation"})
 
-    alpha: float | Literal["holdout"] = 0.475
-    hoeffding_delta: float | None = Field(None, gt=0, lt=1)
-    rho: float | None = Field(None, gt=0, lt=1)
-    tau: float | None = None
-    k: int | None = Field(None, ge=1)
-    beta: float | None = Field(None, gt=0)
-    alternatives: Literal["own", "reference"] | None = None
-    within: float | None = Field(None, ge=0)
-    form: Literal["tempered", "smoothmax"] | None = None
-    cut: tuple[float, float] | Literal["method", "none"] = "method"
-    min_prefix: int | None = Field(None, ge=0)
-    min_suffix: int | None = Field(None, ge=1)
-    salt: int = 0  #: another fixed cut per row
+    alpha: float | Literal["holdout"] = Field(0.475, description="tolerance in [0, 1], or the target's own rate")
+    hoeffding_delta: float | None = Field(
+        None, gt=0, lt=1, description="the second stage compares an upper bound that holds with probability 1 - delta"
+    )
+    rho: float | None = Field(None, gt=0, lt=1, description="of the margin, as in MASC; null: the method's")
+    tau: float | None = Field(None, description="likewise")
+    k: int | None = Field(None, ge=1, description="likewise")
+    beta: float | None = Field(None, gt=0, description="likewise")
+    alternatives: Literal["own", "reference"] | None = Field(None, description="likewise")
+    within: float | None = Field(None, ge=0, description="likewise")
+    form: Literal["tempered", "smoothmax"] | None = Field(None, description="likewise")
+    cut: tuple[float, float] | Literal["method", "none"] = Field("method", description="likewise")
+    min_prefix: int | None = Field(None, ge=0, description="likewise")
+    min_suffix: int | None = Field(None, ge=1, description="likewise")
+    salt: int = Field(0, description="another number, another fixed cut per row")
 
     def model_post_init(self, context: Any, /) -> None:
         if isinstance(self.alpha, float) and not 0 <= self.alpha <= 1:
@@ -143,11 +157,16 @@ class Violation(StopRule):
 
 @stop_rules.register("forget-prob", title="Probability of the forget answers", version=1)
 class ForgetProbability(StopRule):
-    """Stop when the mean length-normalised probability of the probe's answers is at most `below`."""
+    """Stop when the mean length-normalised probability of the probe's answers is at most `below`.
+
+        P = mean over probe rows of exp(mean_t log p(y_t | x, y_<t)) <= below
+
+    over all answer tokens t, EOS included.
+    """
 
     reads = frozenset({"forget_prob"})
 
-    below: float = Field(0.1, gt=0, lt=1)
+    below: float = Field(0.1, gt=0, lt=1, description="probability at which the answers count as forgotten")
 
     def holds(self, values: Mapping[str, float]) -> bool:
         return values["forget_prob"] <= self.below
@@ -158,12 +177,17 @@ class ForgetProbability(StopRule):
 
 @stop_rules.register("retrained-gap", title="Gap to the retrained model (oracle)", version=1)
 class RetrainedGap(StopRule):
-    """Stop when the probe's mean probability is at most `gap` above the retrained model's on the same rows."""
+    """Stop when the probe's mean probability is at most `gap` above the retrained model's on the same rows.
+
+        P - P_retrained <= gap
+
+    with P as in `forget-prob`. No such model exists outside a benchmark: an oracle.
+    """
 
     oracle = True
     reads = frozenset({"forget_prob", "retrained_prob"})
 
-    gap: float = Field(0.05, ge=0, lt=1)
+    gap: float = Field(0.05, ge=0, lt=1, description="distance in probability")
 
     @property
     def needs(self) -> frozenset[str]:
@@ -182,8 +206,8 @@ class RetrainedGap(StopRule):
 class Budget(StopRule):
     """Stop after `steps` optimiser steps; null: the budget of the training settings, so no online stop at all."""
 
-    every: int = Field(1, ge=1)
-    steps: int | None = Field(None, ge=1)
+    every: int = Field(1, ge=1, description="optimiser steps between looks")
+    steps: int | None = Field(None, ge=1, description="optimiser steps; null: those of the training settings")
 
     def holds(self, values: Mapping[str, float]) -> bool:
         return self.steps is not None and values["step"] >= self.steps

@@ -22,8 +22,8 @@ class FourBit(Attack):
     The output head is rounded too unless it shares its weights with the embedding, which stays as it is.
     """
 
-    kind: Literal["nf4", "fp4"] = "nf4"
-    block_size: int = Field(64, ge=32)
+    kind: Literal["nf4", "fp4"] = Field("nf4", description="the sixteen values a weight may take")
+    block_size: int = Field(64, ge=32, description="weights that share a scale")
 
     def apply(self, lm: LanguageModel) -> tuple[LanguageModel, dict[str, Any]]:
         """See `Attack.apply`. The record names how many layers and which share of the parameters were rounded."""
