@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,6 +28,26 @@ _TRUE = {"1", "on", "yes", "true"}
 def offline_flag() -> str | None:
     """The environment variable that forbids the network, or None."""
     return next((flag for flag in FLAGS if os.environ.get(flag, "").lower() in _TRUE), None)
+
+
+@contextmanager
+def no_network() -> Iterator[None]:
+    """Inside, nothing is fetched, as if the switches forbade it: what is not in the local cache is a `UserError`."""
+    before = {flag: os.environ.get(flag) for flag in FLAGS}
+    os.environ.update(dict.fromkeys(FLAGS, "1"))
+    loaded = [sys.modules[name] for name in ("huggingface_hub.constants", "datasets.config") if name in sys.modules]
+    held = [(module, module.HF_HUB_OFFLINE) for module in loaded]
+    for module in loaded:
+        module.HF_HUB_OFFLINE = True  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        for flag, value in before.items():
+            os.environ.pop(flag, None)
+            if value is not None:
+                os.environ[flag] = value
+        for module, value in held:
+            module.HF_HUB_OFFLINE = value  # type: ignore[attr-defined]
 
 
 def endpoint() -> str:

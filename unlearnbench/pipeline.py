@@ -15,7 +15,7 @@ from unlearnbench import __version__, report, schema
 from unlearnbench.canonical import key
 from unlearnbench.errors import UserError
 from unlearnbench.executors import Job, run_jobs
-from unlearnbench.plan import Planned, plan
+from unlearnbench.plan import Planned, outline, plan
 from unlearnbench.progress import Progress
 from unlearnbench.store import Stage, Store
 
@@ -39,14 +39,12 @@ def run(
     console = console or Console()
     start = time.monotonic()
     experiment = schema.load(source, overrides, methods, seeds)
-    planned = plan(experiment)
     store = Store(root, rerun)
-    todo = [p for p in planned if store.due(p.stage)]
     if dry_run:
-        for p in planned:
-            state = "to build" if p in todo else store.state(p.stage)
-            console.print(f"{state:<9} {p.name}", markup=False, highlight=False)
+        show_plan(outline(experiment), store, console)
         return False
+    planned = plan(experiment)
+    todo = [p for p in planned if store.due(p.stage)]
     console.print(f"[bold]{experiment.title}[/bold]")
     failed = _build(console, store, planned, todo, workers, plugins)
     keys = {p.stage.key for p in planned}
@@ -71,6 +69,15 @@ def run(
         console.print(f"[{style}]{verdict:<9}[/{style}] {escape(line)}", highlight=False, soft_wrap=True)
     console.print(f"report: {folder / 'report.html'}   ({time.monotonic() - start:.0f} s)")
     return failed
+
+
+def show_plan(planned: Sequence[Planned], store: Store, console: Console) -> None:
+    """Print the stages, and which of them are there."""
+    for p in planned:
+        state = "to build" if store.due(p.stage) else store.state(p.stage)
+        console.print(f"{state:<9} {p.name}", markup=False, highlight=False)
+    for text in dict.fromkeys(text for p in planned for text in p.unknown):
+        console.print(f"not at hand: {text}; what is built already cannot be told", markup=False, highlight=False)
 
 
 def write_report(roots: Sequence[Path], experiment: str | None, out: Path, console: Console | None = None) -> None:

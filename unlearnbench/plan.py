@@ -7,21 +7,28 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
 
 from unlearnbench import schema
 from unlearnbench.attacks.base import attacks
 from unlearnbench.benchmarks.base import Benchmark, benchmarks
 from unlearnbench.benchmarks.mini.model import MODELS
+from unlearnbench.benchmarks.outline import outline as outlined
 from unlearnbench.claims import COSTS
 from unlearnbench.errors import SeveralErrors, UserError
+from unlearnbench.hub import no_network
 from unlearnbench.method import Method, methods
 from unlearnbench.metric import expand, resolve
 from unlearnbench.model_files import identity
 from unlearnbench.models import encoder_for
+from unlearnbench.published import PUBLISHED
 from unlearnbench.schema import Cell, Experiment, GivenModel
 from unlearnbench.settings import ModelSettings, TrainSettings
 from unlearnbench.store import Stage
+
+Known = TypeVar("Known")
 
 #: bumped when the numbers a stage makes change
 VERSIONS = {"base": 1, "target": 1, "retrained": 1, "unlearn": 1, "evaluate": 1}
@@ -29,11 +36,15 @@ VERSIONS = {"base": 1, "target": 1, "retrained": 1, "unlearn": 1, "evaluate": 1}
 
 @dataclass(frozen=True)
 class Planned:
-    """A stage, the stages it is built from by the name it knows them under, and whether its time is a result."""
+    """A stage, the stages it is built from by the name it knows them under, and whether its time is a result.
+
+    `unknown` says what its key depends on and is not at hand: such a stage is only an outline.
+    """
 
     stage: Stage
     parents: dict[str, Planned] = field(default_factory=dict)
     timed: bool = False
+    unknown: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -47,10 +58,12 @@ class Given:
     spec: dict[str, Any] | None = None
 
 
-def plan(experiment: Experiment) -> list[Planned]:
-    """The stages of an experiment in the order they run. Raises `UserError` for whatever does not exist."""
+def plan(experiment: Experiment, whole: bool = True) -> list[Planned]:
+    """The stages of an experiment in the order they run. Raises `UserError` for whatever does not exist; unless it is
+    `whole`, published benchmarks and models that are not at hand are taken by their sizes (see `outline`).
+    """
     _check_claims(experiment)
-    stages = [stage for variant in experiment.each() for stage in _Planner(variant).stages()]
+    stages = [stage for variant in experiment.each() for stage in _Planner(variant, whole).stages()]
     return list({stage.stage.key: stage for stage in stages}.values())
 
 
@@ -76,14 +89,29 @@ def _check_claims(experiment: Experiment) -> None:
         raise SeveralErrors(dict.fromkeys(errors))
 
 
+def outline(experiment: Experiment) -> list[Planned]:
+    """The stages as `plan` gives them, without fetching anything: what is not at hand is left `unknown` in them."""
+    with no_network():
+        return plan(experiment, whole=False)
+
+
+def benchmark_of(experiment: Experiment) -> Benchmark:
+    """The benchmark of an experiment. Raises `UserError` for options it does not take, and for missing data."""
+    entry = benchmarks.get(experiment.benchmark.name)
+    try:
+        data: Benchmark = entry.build(**experiment.benchmark.options)
+    except TypeError as error:
+        raise UserError(f"The benchmark '{entry.name}' does not take these options: {error}") from error
+    return data
+
+
 class _Planner:
-    def __init__(self, experiment: Experiment):
-        self.experiment = experiment
+    def __init__(self, experiment: Experiment, whole: bool = True):
+        self.experiment, self.whole, self.unknown = experiment, whole, list[str]()
         entry = benchmarks.get(experiment.benchmark.name)
-        try:
-            self.data: Benchmark = entry.build(**experiment.benchmark.options)
-        except TypeError as error:
-            raise UserError(f"The benchmark '{entry.name}' does not take these options: {error}") from error
+        self.data = self._known(
+            lambda: benchmark_of(experiment), lambda: outlined(entry.name, experiment.benchmark.options)
+        )
         self.benchmark = {
             "name": entry.name,
             "version": entry.version,
@@ -95,11 +123,11 @@ class _Planner:
                 f"The embedded model '{experiment.model.name}' is untrained: with `target: given` name a model folder, "
                 "a short name or a name on the Hub."
             )
-        self.encoder = encoder_for(experiment.model).fingerprint
+        self.encoder = self._known(lambda: encoder_for(experiment.model).fingerprint, self._remote("unknown"))
         self.model = {
             "name": experiment.model.name,
             "settings": experiment.model.model_dump(mode="json"),
-            "identity": identity(experiment.model),
+            "identity": self._known(lambda: identity(experiment.model), self._remote(dict[str, Any]())),
         }
         self.metrics = expand(experiment.metrics if experiment.metrics is not None else self.data.suite)
         for name in experiment.attacks:
@@ -108,6 +136,23 @@ class _Planner:
         cut = experiment.max_new_tokens
         self.cut = {} if cut is None else {"max_new_tokens": cut}
         self.planned: list[Planned] = []
+
+    def _known(self, find: Callable[[], Known], instead: Callable[[], Known | None]) -> Known:
+        """What `find` finds; in an outline what stands `instead` of it when it is not at hand."""
+        try:
+            return find()
+        except UserError as error:
+            other = None if self.whole else instead()
+            if other is None:
+                raise
+            self.unknown.append(str(error).partition(":")[0])
+            return other
+
+    def _remote(self, value: Known) -> Callable[[], Known | None]:
+        """`value` for a model of the Hub; a folder or a misspelt name stays an error."""
+        name = self.experiment.model.name
+        there = name in PUBLISHED or ("/" in name and not Path(name).expanduser().exists())
+        return lambda: value if there else None
 
     def stages(self) -> list[Planned]:
         experiment = self.experiment
@@ -182,11 +227,11 @@ class _Planner:
             "encoder": self.encoder,
             "dtype": self.experiment.model.dtype,
             "device": device_kind(),
-            "versions": {name: importlib.metadata.version(name) for name in ("torch", "transformers")},
+            "versions": {name: _version(name) for name in ("torch", "transformers")},
             **spec,
             "parents": {name: parent.stage.key for name, parent in parents.items()},
         }
-        made = Planned(Stage(kind, label, whole), parents, timed)
+        made = Planned(Stage(kind, label, whole), parents, timed, tuple(dict.fromkeys(self.unknown)))
         self.planned.append(made)
         return made
 
@@ -286,6 +331,9 @@ class _Planner:
         import os
 
         return 1 if self.experiment.model.name in MODELS else os.cpu_count() or 1
+
+
+_version = lru_cache(importlib.metadata.version)  # reading it takes as long as all the rest of a stage
 
 
 def device_kind() -> str:
