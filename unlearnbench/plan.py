@@ -148,9 +148,9 @@ class _Planner:
             self.unknown.append(str(error).partition(":")[0])
             return other
 
-    def _remote(self, value: Known) -> Callable[[], Known | None]:
+    def _remote(self, value: Known, name: str | None = None) -> Callable[[], Known | None]:
         """`value` for a model of the Hub; a folder or a misspelt name stays an error."""
-        name = self.experiment.model.name
+        name = name or self.experiment.model.name
         there = name in PUBLISHED or ("/" in name and not Path(name).expanduser().exists())
         return lambda: value if there else None
 
@@ -186,13 +186,14 @@ class _Planner:
 
     def _given(self, settings: ModelSettings) -> Given:
         """A model by name that stands beside the experiment's own: with the same encoding."""
-        encoder = encoder_for(settings).fingerprint
+        encoder = self._known(lambda: encoder_for(settings).fingerprint, self._remote("unknown", settings.name))
         if encoder != self.encoder:
             raise UserError(
                 f"The retrained model '{settings.name}' encodes text in another way than '{self.model['name']}': "
                 "give it the same tokenizer, template, max_length and protocol."
             )
-        return Given({"settings": settings.model_dump(mode="json"), "identity": identity(settings)})
+        found = self._known(lambda: identity(settings), self._remote(dict[str, Any](), settings.name))
+        return Given({"settings": settings.model_dump(mode="json"), "identity": found})
 
     def _forgotten(
         self,
