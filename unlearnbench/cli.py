@@ -155,6 +155,33 @@ def verify(
     raise typer.Exit(1 if problems else 0)
 
 
+@app.command("import")
+def import_(
+    file: Annotated[Path, typer.Argument(help="A log: TOFU_EVAL.json, MUSE_EVAL.json or eval_log_aggregated.json.")],
+    benchmark: Annotated[str, typer.Option(help="The benchmark it was made on.")] = "tofu",
+    split: Annotated[str | None, typer.Option(help="TOFU's forget set (default: forget10).")] = None,
+    model: Annotated[
+        str, typer.Option(help="The name of the base model; a table compares models of one name.")
+    ] = "imported",
+    role: Annotated[str, typer.Option(help="unlearned, target or retrained.")] = "unlearned",
+    name: Annotated[str | None, typer.Option(help="How tables call an unlearned model (default: its folder).")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The seed it counts as.")] = 0,
+    reference: Annotated[Path | None, typer.Option(help="The retrained model: its log or its run.")] = None,
+    out: Annotated[Path, typer.Option("--out", help="Folder of the run folders.")] = Path("runs"),
+) -> None:
+    """Read an evaluation log of TOFU or OpenUnlearning as a run, for tables and as a reference."""
+    from unlearnbench.importing import import_log
+
+    made = import_log(file, benchmark, split, model, role, name, seed, reference, out)
+    for metric, value in made.evaluation.values.items():
+        logged = "   (as logged)" if value.details.get("as_logged") else ""
+        number = f"null: {value.reason}" if value.score is None else f"{value.score:.6g}   n={value.n}{logged}"
+        typer.echo(f"{metric:<44} {number}")
+    for note in made.notes:
+        typer.echo(f"note: {note}")
+    typer.echo(f"{'already there' if made.reused else 'imported'}: {made.folder}")
+
+
 @app.command()
 def env() -> None:
     """Show versions, hardware and what optional parts are missing, with the command that mends it."""

@@ -150,7 +150,7 @@ class Log:
             names = [f"{split}_{kind}{at}" for split in OPEN_SIDES.values() for kind in KINDS]
             names += [f"one_minus_prob{at}", f"one_minus_rouge_l{at}", f"model_utility{at}"]
             names += [f"model_utility@{TOFU}-arithmetic"] if self.protocol == TOFU else []
-            names += [f"forget_log_truth_ratio{at}", f"forget_quality{at}"]
+            names += [f"forget_log_truth_ratio{at}", f"forget_quality{at}", f"forget_quality_p{at}"]
             names += [f"{split}_{kind}" for split in self.losses for kind in ("prob", "truth_ratio")]
             names += ["one_minus_prob", "forget_log_truth_ratio", "forget_quality"] if self.forget_rows else []
         if f"mink_auc{at}" in self.given:

@@ -36,7 +36,7 @@ def load_reference(path: str | Path, data: Benchmark, protocol: str = "ours") ->
     if path.is_dir():
         return _of_run(path, data, protocol)
     log = log_files.read(path)
-    _same(f"{path} is a log of {log.code}, scored under", log.protocol, protocol)
+    same_protocol(f"{path} is a log of {log.code}, scored under", log.protocol, protocol)
     if not data.name.startswith(log.family):
         raise UserError(f"{path} is a log of {log.family}, not of {data.name}.")
     if log.family == "tofu":
@@ -46,8 +46,8 @@ def load_reference(path: str | Path, data: Benchmark, protocol: str = "ours") ->
 
 
 def _of_run(folder: Path, data: Benchmark, protocol: str) -> Reference:
-    stage = _retrained(folder)
-    _same(f"{stage.folder} was scored under", stage.protocol, protocol)
+    stage = retrained_run(folder)
+    same_protocol(f"{stage.folder} was scored under", stage.protocol, protocol)
     benchmark = stage.spec.get("benchmark") or {}
     if benchmark.get("name") != data.name:
         raise UserError(f"{stage.folder} is a run on {benchmark.get('name')}, not on {data.name}.")
@@ -61,10 +61,10 @@ def _of_run(folder: Path, data: Benchmark, protocol: str) -> Reference:
     here = {row.id for row in data.splits.get("forget", ())}
     if not scored <= here:
         raise UserError(f"{stage.folder} is of another split: it has {len(scored)} forget rows, not {len(here)}.")
-    return Reference(_recorded(stage, data), stage.key, f"run {stage.folder.name}")
+    return Reference(recorded(stage, data), stage.key, f"run {stage.folder.name}")
 
 
-def _retrained(folder: Path) -> Stage:
+def retrained_run(folder: Path) -> Stage:
     """The evaluation in a folder, or the only one of a retrained model among the runs in it."""
     own = read_stage(folder)
     if own is not None:
@@ -87,17 +87,16 @@ def _retrained(folder: Path) -> Stage:
     return stage
 
 
-def _recorded(stage: Stage, data: Benchmark) -> Evaluation:
+def recorded(stage: Stage, data: Benchmark | None = None) -> Evaluation:
     """An evaluation as it stands in `metrics.json` and `samples.parquet`, for runs whose answers are not there."""
-    samples = stage.samples
     values: dict[str, Value] = {}
     for name, value in stage.metrics.items():
-        per_sample = {sample.row_id: sample.value for sample in samples.get(name, [])}
+        per_sample = {sample.row_id: sample.value for sample in stage.samples.get(name, [])}
         details: dict[str, Any] = dict(value.details)
         values[name] = Value(value.value, per_sample, value.reason, details, is_mean=bool(value.mean))
-    return Evaluation(values, data)
+    return Evaluation(values, data or Benchmark({}))
 
 
-def _same(what: str, found: str, wanted: str) -> None:
+def same_protocol(what: str, found: str, wanted: str) -> None:
     if found != wanted:
         raise UserError(f"{what} the protocol '{found}', this evaluation is under '{wanted}': they do not mix.")

@@ -58,18 +58,28 @@ ARROW_LEGEND = "↑ higher is better, ↓ lower is better, ≈ the nearer to the
 
 def headline(names: Sequence[str]) -> list[str]:
     """The metrics of the main table: the known ones in their order; of an unknown suite, the first ten."""
-    known = [name for name in HEADLINE if name in names]
-    return known or list(names)[:10]
+    return variants(HEADLINE, names) or list(names)[:10]
+
+
+def variants(wanted: Iterable[str], names: Sequence[str]) -> list[str]:
+    """The wanted metrics that are among `names`; of one that is not, its first variant (`name@protocol`) there."""
+    found = []
+    for want in wanted:
+        options = [name for name in names if name == want] or [n for n in names if n.partition("@")[0] == want]
+        found += options[:1]
+    return found
 
 
 def title(name: str) -> str:
     """How a metric is called in a table."""
-    return TITLES[name][0] if name in TITLES else name.replace("_", " ")
+    plain, _, protocol = name.partition("@")
+    called = TITLES[plain][0] if plain in TITLES else plain.replace("_", " ")
+    return f"{called} ({protocol})" if protocol else called
 
 
 def decimals(name: str) -> int:
     """Decimals of a metric in a table."""
-    return TITLES[name][1] if name in TITLES else 2
+    return TITLES.get(name.partition("@")[0], ("", 2))[1]
 
 
 def check_names(tables: Iterable[str], plots: Iterable[str]) -> None:

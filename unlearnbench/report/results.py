@@ -305,6 +305,12 @@ class Arm:
     def oracle(self) -> bool:
         return any(run.oracle for run in self.runs.values())
 
+    @property
+    def imported(self) -> str:
+        """Which logs of which code base the numbers come from; empty when the runs are ours."""
+        logs = [stage.spec["imported"] for stage in self.evaluations if stage.spec.get("imported")]
+        return ", ".join(dict.fromkeys(f"{log['file']} of {log['code']}" for log in logs))
+
 
 @dataclass(frozen=True)
 class Group:
@@ -537,12 +543,13 @@ def _arms(runs: Mapping[tuple[str, str], dict[int, Run]]) -> tuple[Arm, ...]:
         seeds = runs[role, label]
         stage = next(stage for run in seeds.values() for stage in (run.evaluation, run.training) if stage is not None)
         cell = stage.spec.get("cell") or {}
+        imported = " (imported)" if stage.spec.get("imported") else ""
         arms.append(
             Arm(
                 role=role,
                 label=label,
                 method=str(cell.get("method", role)),
-                title=_title(cell, label) if cell else label,
+                title=(_title(cell, label) if cell else label) + imported,
                 version=int(cell.get("version", 1)) if cell else None,
                 params=dict(cell.get("params") or {}),
                 origin=str(cell.get("origin") or cell.get("source") or ""),

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from unlearnbench.report.catalogue import variants
 from unlearnbench.report.results import Arm, Group
 from unlearnbench.statistics import known
 
@@ -94,7 +95,7 @@ def scored_metrics(group: Group) -> dict[str, list[str]]:
     having = [name for name in group.metric_names if any(len(known(list(a.values(name).values()))) for a in group.arms)]
     chosen = {}
     for side, names in SCORED.items():
-        listed = [name for name in names if name in having]
+        listed = variants(names, having)
         chosen[side] = listed or [name for name in having if getattr(group.metric(name), "side", "") == side]
     return chosen
 

@@ -169,6 +169,8 @@ def _standing(group: Group, arm: Arm, scores: ArmScore) -> Standing:
         metrics[name] = summarise(arm.values(name), reasons[0] if reasons else "", arm, name)
     sides = {side: _over_seeds(arm, scores, side) for side in SIDES}
     notes = [f"seed {seed}: {run.status}: {run.reason}" for seed, run in arm.runs.items() if run.status != "complete"]
+    if arm.imported:
+        notes.append(f"imported from {arm.imported}, protocol {group.key.protocol}")
     if arm.oracle:
         notes.append("oracle: its stop or its selection looked at the retrained model or at test metrics")
     return Standing(group, arm, metrics, scores, _over_seeds(arm, scores, "score"), sides, _cost(arm), notes=notes)

@@ -80,7 +80,8 @@ def cost(table: Table) -> Grid:
     phases = [*PHASES, *[p for p in ("load", "encode", "warmup", "evaluate") if _any_phase(table, p)]]
     heads = ["method", "total s", *phases, "steps", "tokens", "GFLOP", "peak MB", "machine"]
     rows = []
-    for row in table.methods:
+    timed = [row for row in table.methods if not row.arm.imported]
+    for row in timed:
         seconds, counts = row.cost.seconds, row.cost.counts
         cells = [row.arm.title, number(seconds["total"], 2) if "total" in seconds else "null"]
         cells += [number(seconds[p], 2) if p in seconds else "null" for p in phases]
@@ -88,12 +89,12 @@ def cost(table: Table) -> Grid:
             mean = counts[name].mean if name in counts else None
             cells.append("null" if mean is None else f"{mean / unit:,.{digits}f}")
         rows.append((*cells, row.cost.hardware or "several"))
-    machines = {row.cost.hardware for row in table.methods if row.cost.seconds}
+    machines = {row.cost.hardware for row in timed if row.cost.seconds}
     notes = [f"The method's cost is {' + '.join(PHASES)}; the other phases are reported and not counted."]
-    notes += [f"{row.arm.title}: {row.cost.reason}." for row in table.methods if row.cost.reason]
+    notes += [f"{row.arm.title}: {row.cost.reason}." for row in timed if row.cost.reason]
     if len(machines) > 1:
         notes.append(f"The runs come from {len(machines)} machines: compare seconds within one machine only.")
-    labels = tuple(row.arm.label for row in table.methods)
+    labels = tuple(row.arm.label for row in timed)
     return Grid(f"Cost: {table.group.key}", tuple(heads), tuple(rows), tuple(notes), labels)
 
 
@@ -258,6 +259,7 @@ def _notes(table: Table) -> list[str]:
     for row in table.methods:
         if row.unranked:
             notes.append(f"{row.arm.title} has no place: {row.unranked}.")
+    for row in table.rows:
         notes += [f"{row.arm.title}: {note}." for note in row.notes]
     return notes
 
