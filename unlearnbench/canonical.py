@@ -57,10 +57,15 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
 
 
+def as_text(value: Any) -> str:
+    """The text of a JSON file with this value."""
+    return json.dumps(plain(value), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
 def write_json(path: str | Path, value: Any) -> None:
     """Write strict JSON: whoever looks, even after a kill or a power cut, sees the old file or the whole new one."""
     path = Path(path)
-    text = json.dumps(plain(value), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    text = as_text(value)
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
     try:
         with temporary.open("w", encoding="utf-8") as file:

@@ -155,6 +155,26 @@ def verify(
     raise typer.Exit(1 if problems else 0)
 
 
+@app.command()
+def rescore(
+    run: Annotated[Path, typer.Argument(help="The folder of an evaluation, or a folder of run folders.")],
+    metrics: Annotated[str | None, typer.Option(help="Also these metrics or suites, comma-separated.")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Compare only; write nothing.")] = False,
+    plugin: Plugins = [],  # noqa: B006
+) -> None:
+    """Compute the metrics of runs again from their answers, without a model, and compare or write them anew."""
+    from unlearnbench import rescoring
+
+    _plugins(plugin)
+    found = rescoring.rescore(run, _words(metrics) or (), check)
+    for one in found:
+        typer.echo(f"{one.state:<10} {one.run.folder.name}" + (f" -> {one.folder.name}" if one.folder else ""))
+        for line in one.lines:
+            typer.echo(f"           {line}")
+    bad = sum(one.state in ("differs", "impossible") or (check and one.state == "new") for one in found)
+    raise typer.Exit(1 if bad else 0)
+
+
 @app.command("import")
 def import_(
     file: Annotated[Path, typer.Argument(help="A log: TOFU_EVAL.json, MUSE_EVAL.json or eval_log_aggregated.json.")],

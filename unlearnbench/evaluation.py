@@ -297,13 +297,26 @@ def _compute(
 
 def _missing(metric: Metric, data: Benchmark, answers: Answers) -> str:
     """Why a metric cannot be computed from these answers; empty when it can."""
-    absent = [r for r in metric.requests(data) if _key(r) not in answers]
+    absent = [r for r in metric.requests(data) if not _answered(r, answers)]
     if not absent:
-        absent = [r for r in metric.follow_up(data, answers) if _key(r) not in answers]
+        absent = [r for r in metric.follow_up(data, answers) if not _answered(r, answers)]
     if not absent:
         return ""
     answered = {request.role for request in answers}
     roles = sorted({request.role for request in absent} - answered)
     if roles:
         return f"needs the model role {', '.join(repr(role) for role in roles)}, which was not given"
-    return f"{len(absent)} of its requests have no answer, for instance {type(absent[0]).__name__}"
+    kind, want = type(absent[0]).__name__, sorted(getattr(absent[0], "want", ()))
+    return f"{len(absent)} of its requests have no answer, for instance {kind}{f' with {want[0]}' if want else ''}"
+
+
+def _answered(request: Request, answers: Answers) -> bool:
+    """Whether there is an answer, with all that the request wants (what has no tokens has nothing to want)."""
+    answer = answers.get(_key(request), _NOTHING)
+    if answer is _NOTHING or not isinstance(request, Score):
+        return answer is not _NOTHING
+    parts = {"moments": answer.mean, "rivals": answer.rivals}
+    return not len(answer) or all(parts.get(want, answer) is not None for want in request.want)
+
+
+_NOTHING = object()

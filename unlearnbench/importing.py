@@ -14,12 +14,12 @@ from typing import Any
 
 from unlearnbench import log_files
 from unlearnbench.benchmarks.base import benchmarks
-from unlearnbench.canonical import write_json
 from unlearnbench.errors import UserError, did_you_mean
 from unlearnbench.evaluation import Evaluation
 from unlearnbench.logs import FORGET_SIZES, Log, disagreements
 from unlearnbench.metric import resolve
 from unlearnbench.references import recorded, retrained_run, same_protocol
+from unlearnbench.stages import save_values
 from unlearnbench.store import Stage, Store
 
 ROLES = ("unlearned", "target", "retrained")
@@ -80,8 +80,7 @@ def import_log(
     stage = Stage("evaluate", f"{label if role == 'unlearned' else role}-s{seed}", spec)
     with Store(out).build(stage) as building:
         if not building.reused:
-            found.samples().to_parquet(building.folder / "samples.parquet", index=False)
-            write_json(building.folder / "metrics.json", {"metrics": found.metrics_json()})
+            save_values(found, building.folder)
             building.record.update(imported=spec["imported"], forget_rows=log.forget_rows)
     return Imported(building.folder, found, building.reused, disagreements(log, found))
 

@@ -50,7 +50,7 @@ def train(spec: Mapping[str, Any], parents: Parents, folder: Path) -> dict[str, 
     """
     settings, seed = TrainSettings(**spec["settings"]), int(spec["seed"])
     _settle(spec)
-    clock, data = Clock(), _benchmark(spec)
+    clock, data = Clock(), benchmark_of(spec)
     with clock.phase("load"):
         loaded = _model(spec, parents.get("base"), seed)
     rows = [row for split in spec["splits"] for row in data.rows(split)]
@@ -62,7 +62,7 @@ def run_method(spec: Mapping[str, Any], parents: Parents, folder: Path) -> dict[
     """Stage `unlearn`: run a method on the target."""
     settings, seed = TrainSettings(**spec["settings"]), int(spec["seed"])
     _settle(spec)
-    clock, data = Clock(), _benchmark(spec)
+    clock, data = Clock(), benchmark_of(spec)
     entry = methods.get(spec["cell"]["method"])
     method: Method = entry.cls(**spec["cell"]["params"])
     with clock.phase("load"):
@@ -93,7 +93,7 @@ def run_method(spec: Mapping[str, Any], parents: Parents, folder: Path) -> dict[
 def evaluate(spec: Mapping[str, Any], parents: Parents, folder: Path) -> dict[str, Any]:
     """Stage `evaluate`: attack the model if asked to, then score it."""
     _settle(spec)
-    clock, data = Clock(), _benchmark(spec)
+    clock, data = Clock(), benchmark_of(spec)
     with clock.phase("load"):
         loaded = _model(spec, parents.get("model"), int(spec["seed"]))
         lm, attack_record = loaded.lm, {}
@@ -109,8 +109,7 @@ def evaluate(spec: Mapping[str, Any], parents: Parents, folder: Path) -> dict[st
             roles, loaded.encoder, data, names, retrained, max_new_tokens=spec.get("max_new_tokens")
         )
     answer_files.save(folder / "answers.parquet", scored.answers)
-    scored.samples().to_parquet(folder / "samples.parquet", index=False)
-    write_json(folder / "metrics.json", {"metrics": scored.metrics_json()})
+    save_values(scored, folder)
     write_json(folder / "examples.json", _examples(scored, data))
     return {
         "counts": scored.counts,
@@ -118,6 +117,12 @@ def evaluate(spec: Mapping[str, Any], parents: Parents, folder: Path) -> dict[st
         "seconds": clock.seconds,
         "peak_memory_bytes": peak_memory_bytes(),
     }
+
+
+def save_values(scored: evaluation.Evaluation, folder: Path) -> None:
+    """Write `samples.parquet` and `metrics.json`."""
+    scored.samples().to_parquet(folder / "samples.parquet", index=False)
+    write_json(folder / "metrics.json", {"metrics": scored.metrics_json()})
 
 
 def _examples(scored: evaluation.Evaluation, data: Benchmark, count: int = 5) -> list[dict[str, str]]:
@@ -166,7 +171,8 @@ def _settle(spec: Mapping[str, Any]) -> None:
     warnings.simplefilter("ignore", FutureWarning)
 
 
-def _benchmark(spec: Mapping[str, Any]) -> Benchmark:
+def benchmark_of(spec: Mapping[str, Any]) -> Benchmark:
+    """The benchmark of a stage. Raises `UserError` when its rows are not those of the stage any more."""
     data: Benchmark = benchmarks.get(spec["benchmark"]["name"]).build(**spec["benchmark"]["options"])
     if data.data_hash != spec["benchmark"]["data_hash"]:
         raise UserError(f"The rows of benchmark '{data.name}' are not those the stage was planned with; plan again.")

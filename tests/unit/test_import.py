@@ -47,9 +47,8 @@ def metrics(root: Path, pattern: str) -> dict[str, dict[str, Any]]:
 def test_the_published_numbers_of_llama_2_7b(run: Any, folder: Path, tmp_path: Path) -> None:
     log, reference = (folder / model / "eval_log_aggregated.json" for model in ("full", "retain90"))
     runs = tmp_path / "runs"
-    code, said = run(
-        "import", log, "--model", "llama-2-7b", "--role", "target", "--reference", reference, "--out", runs
-    )
+    published = ("import", log, "--model", "llama-2-7b", "--reference", reference, "--out", runs)
+    code, said = run(*published, "--role", "target")
     assert code == 0, said
     found = metrics(runs, "evaluate-target-s0-*")
     assert f"{found['model_utility@tofu']['value']:.5f}" == "0.62268"
@@ -59,9 +58,7 @@ def test_the_published_numbers_of_llama_2_7b(run: Any, folder: Path, tmp_path: P
     low, high = found["forget_prob@tofu"]["interval"]
     assert low < found["forget_prob@tofu"]["value"] < high
     # the page and the tables: marked, under its protocol, no seconds and no steps, nothing ranked
-    assert (
-        run("import", log, "--model", "llama-2-7b", "--name", "mine", "--reference", reference, "--out", runs)[0] == 0
-    )
+    assert run(*published, "--name", "mine")[0] == 0
     code, said = run("report", runs, "--out", tmp_path / "report")
     assert code == 0, said
     lines = (tmp_path / "report" / "table.md").read_text().splitlines()
@@ -74,11 +71,7 @@ def test_the_published_numbers_of_llama_2_7b(run: Any, folder: Path, tmp_path: P
     board = tmp_path / "leaderboard.csv"
     assert run("leaderboard", runs, "--out", board)[0] == 0
     assert run("verify", board, runs)[0] == 0  # every metric again from the samples, Forget Quality included
-    assert (
-        run("import", log, "--model", "llama-2-7b", "--name", "mine", "--reference", reference, "--out", runs)[1]
-        .splitlines()[-1]
-        .startswith("already there: ")
-    )
+    assert run(*published, "--name", "mine")[1].splitlines()[-1].startswith("already there: ")
 
 
 def test_the_log_of_open_unlearning(run: Any, folder: Path, tmp_path: Path) -> None:

@@ -121,6 +121,11 @@ class Stage:
         return str(self.record.get("error") or self.record.get("reason") or f"{self.status}, no reason recorded")
 
     @property
+    def replaces(self) -> list[str]:
+        """The keys of the evaluations whose answers this one was rescored from."""
+        return list((self.record.get("rescored") or {}).get("replaces", []))
+
+    @property
     def fingerprint(self) -> str:
         """The hardware the stage ran on."""
         return str((self.record.get("hardware") or {}).get("fingerprint", "unknown"))
@@ -379,7 +384,8 @@ class Results:
         if not any(stage.kind in ("evaluate", "unlearn") for stage in stages.values()):
             where = ", ".join(map(str, names)) or "no folder"
             raise UserError(f"No finished run in {where}: a run is a folder with spec.json and record.json.")
-        results = cls(tuple(stages.values()))
+        replaced = {key for stage in stages.values() for key in stage.replaces}
+        results = cls(tuple(stage for (_, key), stage in stages.items() if key not in replaced))
         results.refuse_mixtures()
         return results
 
@@ -388,7 +394,9 @@ class Results:
 
     @cached_property
     def by_key(self) -> dict[str, Stage]:
-        return {stage.key: stage for stage in self.stages}
+        """Key -> stage; the key of an evaluation that was rescored leads to the one that replaces it."""
+        replaced = {key: stage for stage in self.stages for key in stage.replaces}
+        return replaced | {stage.key: stage for stage in self.stages}
 
     def find(self, key: str | None) -> Stage | None:
         """A stage by its key (or by the first 8 characters that its folder carries)."""
