@@ -156,6 +156,33 @@ def verify(
 
 
 @app.command()
+def compare(
+    a: Annotated[str, typer.Argument(help="A method as the table calls it (npo), or the folder of an evaluation.")],
+    b: Annotated[str, typer.Argument(help="What it is compared with.")],
+    runs: Annotated[list[Path], typer.Argument(help="Folders of run folders.")] = [Path("runs")],  # noqa: B006
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Compare two methods or runs metric by metric: paired over seeds, with intervals, effect sizes and Holm."""
+    import json
+
+    from rich.console import Console
+
+    from unlearnbench.report import compare as comparing
+    from unlearnbench.report.forms import rich
+
+    found = comparing.compare(a, b, runs)
+    if as_csv:
+        typer.echo(comparing.as_csv(found), nl=False)
+    elif as_json:
+        typer.echo(json.dumps(comparing.as_json(found), indent=1, allow_nan=False))
+    else:
+        console = Console()
+        for grid in comparing.grids(found):
+            console.print(rich(grid, console.width))
+
+
+@app.command()
 def rescore(
     run: Annotated[Path, typer.Argument(help="The folder of an evaluation, or a folder of run folders.")],
     metrics: Annotated[str | None, typer.Option(help="Also these metrics or suites, comma-separated.")] = None,
