@@ -87,7 +87,13 @@ def run(
     rerun: Annotated[
         str, typer.Option(help="Which stages to build again: missing, failed, always, never.")
     ] = "missing",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and what is cached; run nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the plan, what is cached and what the rest takes; run nothing.")
+    ] = False,
+    hardware: Annotated[
+        str | None,
+        typer.Option(help="With --dry-run: h200, h100, a100, l40s, 4090, or cpu (measured); else what is here."),
+    ] = None,
 ) -> None:
     """Run an experiment, or what is missing of it, and write its report."""
     from unlearnbench.executors import start_early
@@ -108,6 +114,7 @@ def run(
         workers=workers,
         rerun=rerun,
         dry_run=dry_run,
+        hardware=hardware,
     )
     raise typer.Exit(1 if failed else 0)
 

@@ -11,12 +11,14 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from unlearnbench import __version__, report, schema
+from unlearnbench import __version__, costs, report, schema
 from unlearnbench.canonical import key
+from unlearnbench.costs import table
 from unlearnbench.errors import UserError
 from unlearnbench.executors import Job, run_jobs
 from unlearnbench.plan import Planned, outline, plan
 from unlearnbench.progress import Progress
+from unlearnbench.settings import ModelSettings
 from unlearnbench.store import Stage, Store
 
 _RANK = {"base": 0, "target": 1, "retrained": 1, "unlearn": 2, "evaluate": 3}
@@ -33,15 +35,19 @@ def run(
     workers: int = 2,
     rerun: str = "missing",
     dry_run: bool = False,
+    hardware: str | None = None,
     console: Console | None = None,
 ) -> bool:
-    """Run what is missing of an experiment, write its report, print its table. True when a cell failed."""
+    """Run what is missing of an experiment, write its report, print its table. True when a cell failed.
+
+    `dry_run`: only show the plan, and what it takes on `hardware`.
+    """
     console = console or Console()
     start = time.monotonic()
     experiment = schema.load(source, overrides, methods, seeds)
     store = Store(root, rerun)
     if dry_run:
-        show_plan(outline(experiment), store, console)
+        show_plan(outline(experiment), store, console, hardware)
         return False
     planned = plan(experiment)
     todo = [p for p in planned if store.due(p.stage)]
@@ -71,13 +77,19 @@ def run(
     return failed
 
 
-def show_plan(planned: Sequence[Planned], store: Store, console: Console) -> None:
-    """Print the stages, and which of them are there."""
-    for p in planned:
-        state = "to build" if store.due(p.stage) else store.state(p.stage)
-        console.print(f"{state:<9} {p.name}", markup=False, highlight=False)
-    for text in dict.fromkeys(text for p in planned for text in p.unknown):
-        console.print(f"not at hand: {text}; what is built already cannot be told", markup=False, highlight=False)
+def show_plan(planned: Sequence[Planned], store: Store, console: Console, hardware: str | None = None) -> None:
+    """Print the stages, which of them are there, and what the others take on `hardware` (None: on this machine)."""
+    states = {p.name: "to build" if store.due(p.stage) else store.state(p.stage) for p in planned}
+    spec = planned[0].stage.spec
+    settings = ModelSettings(**spec["model"]["settings"])
+    machine = costs.machine(hardware, settings, int(spec["threads"]))
+    priced = table.price(planned, states, machine)
+    unknown = dict.fromkeys(text for p in planned for text in p.unknown)
+    lines = table.stages(priced, machine)
+    lines += [f"not at hand: {text}; what is built already cannot be told" for text in unknown]
+    lines += table.summary(priced, machine)
+    for line in [*lines, *(["", *table.elsewhere(planned, states)] if not machine.measured else [])]:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def write_report(roots: Sequence[Path], experiment: str | None, out: Path, console: Console | None = None) -> None:

@@ -145,7 +145,7 @@ class _Planner:
             other = None if self.whole else instead()
             if other is None:
                 raise
-            self.unknown.append(str(error).partition(":")[0])
+            self.unknown.append(str(error).partition(" is not ")[0])
             return other
 
     def _remote(self, value: Known, name: str | None = None) -> Callable[[], Known | None]:
