@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.support.synthetic import MEANS, METRICS, write_results
+from unlearnbench.report.leaderboard import leaderboard
 from unlearnbench.report.results import Results
 from unlearnbench.report.scores import scale, score_group
 from unlearnbench.report.standings import Table, tables
+from unlearnbench.report.tables import main
+from unlearnbench.statistics import cluster_interval
 
 
 def only(root: Path) -> Table:
@@ -70,6 +74,31 @@ def test_one_seed_gives_no_score_and_says_why(tmp_path: Path) -> None:
     table = only(write_results(tmp_path / "runs", seeds=1))
     assert all(row.score.mean is None and row.tier is None and row.rank is None for row in table.rows)
     assert table.rows[2].unranked == "the retrained model of another seed is needed"
+
+
+def test_one_seed_has_the_interval_of_its_rows(tmp_path: Path) -> None:
+    """Groups of the rows are drawn, so that a cell of a single run is no number without an error bar."""
+    root = write_results(tmp_path / "runs", seeds=1)
+    table = only(root)
+    row = table.row("masc")
+    assert row is not None
+    samples = row.arm.runs[0].evaluation.samples["one_minus_prob"]
+    expected = cluster_interval([s.value for s in samples], [s.group for s in samples])
+    found = row.metrics["one_minus_prob"]
+    assert expected is not None and (found.low, found.high) == expected and found.low < found.mean < found.high
+    grid = main(table)
+    cells = next(cells for cells in grid.rows if cells[1].startswith("MASC"))
+    assert cells[4] == f"0.51 ±{(expected[1] - expected[0]) / 2:.2f}"
+    assert "half the 95 % interval over the rows" in grid.notes[0] and "One seed: neither tiers" in grid.notes[1]
+    frame = leaderboard(Results.load([root])).set_index("label")
+    assert frame.loc["masc", "spread"] == "95% interval of rows"
+    # a metric that is no mean of rows has the interval that was recorded with it
+    for file in root.glob("evaluate-masc-s0-*/metrics.json"):
+        content = json.loads(file.read_text())
+        (entry,) = (entry for entry in content["metrics"] if entry["name"] == "model_utility")
+        file.write_text(json.dumps(content).replace(json.dumps(entry), json.dumps({**entry, "interval": [0.6, 0.7]})))
+    utility = only(root).row("masc").metrics["model_utility"]
+    assert (utility.low, utility.high) == (0.6, 0.7)
 
 
 def test_tiers_below_five_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,9 +28,10 @@ DIGITS = 6  #: significant digits in the CSV
 def leaderboard(results: Results) -> pd.DataFrame:
     """One row per arm.
 
-    Columns: who (`label`, `method`, `version`, `benchmark`, …), `complete` ("2 of 3" seeds), `spread` ("range" below
-    five seeds, else "95% interval"), the score with its parts (`d_<metric>`), `pareto`, `oracle`, `unranked` (why a
-    method has no place), each metric as `<metric>`, `_low`, `_high` and `_n` (seeds in the mean), and the cost.
+    Columns: who (`label`, `method`, `version`, `benchmark`, …), `complete` ("2 of 3" seeds), `spread` ("95% interval
+    of rows" of a single seed, "range" below five seeds, else "95% interval"), the score with its parts (`d_<metric>`),
+    `pareto`, `oracle`, `unranked` (why a method has no place), each metric as `<metric>`, `_low`, `_high` and `_n`
+    (seeds in the mean), and the cost.
     """
     import pandas as pd
 
@@ -98,7 +99,7 @@ def _row(table: Table, row: Standing) -> dict[str, Any]:
         "attack": key.attack,
         "seeds": " ".join(map(str, arm.seeds)),
         "complete": f"{done} of {len(arm.seeds)}",
-        "spread": "95% interval" if done >= MIN_SEEDS else "range",
+        "spread": "95% interval" if done >= MIN_SEEDS else "range" if len(arm.runs) > 1 else "95% interval of rows",
         "score": row.score.mean,
         "score_low": row.score.low,
         "score_high": row.score.high,

@@ -1,8 +1,9 @@
 """Where each arm stands: means with intervals, score, Pareto front, tiers or ranks. All tables and plots read this.
 
-With fewer than five seeds: the range over the seeds, and *tiers* (a method opens a new tier when its whole range of
-scores lies above that of the tier's best). From five: 95 % intervals (seeds outside, groups as clusters inside), and
-*ranks*: 1 + the number of methods that are significantly better (paired t over seeds, Holm over all pairs).
+With one seed: the 95 % interval over its rows, whole groups drawn. With fewer than five: the range over the seeds, and
+*tiers* (a method opens a new tier when its whole range of scores lies above that of the tier's best). From five: 95 %
+intervals (seeds outside, groups as clusters inside), and *ranks*: 1 + the number of methods that are significantly
+better (paired t over seeds, Holm over all pairs).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from unlearnbench.report.scores import SIDES, ArmScore, score_group, scored_metr
 from unlearnbench.statistics import (
     MIN_SEEDS,
     Comparison,
+    cluster_interval,
     compare_all,
     crossed_interval,
     known,
@@ -111,15 +113,29 @@ def tables(results: Results) -> list[Table]:
 
 
 def summarise(values: dict[int, float | None], reason: str = "", arm: Arm | None = None, metric: str = "") -> Summary:
-    """Mean over seeds, with the range (fewer than five seeds) or the 95 % interval."""
+    """Mean over seeds, with the 95 % interval from five seeds on, the range below; of a single run the interval of its
+    rows, whole groups drawn.
+    """
     defined = known(list(values.values()))
     if not len(defined):
         return Summary(None, of=len(values), reason=reason)
     ends = value_range(list(defined))
+    if len(values) == 1 and arm is not None:
+        (seed,) = values
+        ends = _of_rows(arm, metric, seed) or ends
     if len(defined) >= MIN_SEEDS:
         ends = (_crossed(arm, metric, values) if arm else None) or seeds_interval(list(defined))
     low, high = ends if ends is not None else (None, None)
     return Summary(float(defined.mean()), low, high, len(defined), len(values), reason)
+
+
+def _of_rows(arm: Arm, metric: str, seed: int) -> tuple[float, float] | None:
+    """The bootstrap interval of one run: from its row samples, else (for what is no mean of rows) as recorded."""
+    value, stage = arm.runs[seed].metrics.get(metric), arm.runs[seed].evaluation
+    rows = stage.samples.get(metric, []) if stage is not None else []
+    if value is not None and value.mean and rows:
+        return cluster_interval([row.value for row in rows], [row.group or row.row_id for row in rows])
+    return None if value is None else value.interval
 
 
 def _crossed(arm: Arm, metric: str, values: dict[int, float | None]) -> tuple[float, float] | None:

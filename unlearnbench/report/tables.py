@@ -245,11 +245,16 @@ def _notes(table: Table) -> list[str]:
     seeds = {len(row.arm.seeds) for row in table.rows}
     enough = min(seeds, default=0) >= MIN_SEEDS
     spread = "half the 95 % interval over seeds and groups" if enough else "half the range over the seeds"
+    single = "half the 95 % interval over the rows, whole groups drawn"
+    if 1 in seeds:
+        spread = single if len(seeds) == 1 else f"{spread}; with one seed {single}"
     notes = [
         f"{ARROW_LEGEND}. ±: {spread}. Score: mean distance to the retrained model, lower is better. "
         "*: on the Pareto front."
     ]
-    if table.methods and not table.ranked:
+    if table.methods and seeds == {1}:
+        notes.append(f"One seed: neither tiers nor ranks; tiers need two seeds, ranks {MIN_SEEDS}.")
+    elif table.methods and not table.ranked:
         notes.append(f"{max(seeds)} seeds: tiers (T1 best), no ranks; ranks need {MIN_SEEDS}.")
     if table.ranked:
         notes.append("Rank: 1 + the number of methods that are significantly better (paired t over seeds, Holm).")
