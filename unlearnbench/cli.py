@@ -120,6 +120,50 @@ def run(
 
 
 @app.command()
+def unlearn(
+    model: Annotated[str, typer.Argument(help="The model to unlearn from: a folder, a short name, or a Hub id.")],
+    forget: Annotated[Path, typer.Option(help="The records to forget, one JSON object a line.")],
+    retain: Annotated[Path | None, typer.Option(help="Records whose answers must stay as they are.")] = None,
+    holdout: Annotated[Path | None, typer.Option(help="Records never trained on, for the membership test.")] = None,
+    method: Annotated[str, typer.Option(help="The method: see `unlearnbench list methods`.")] = "masc",
+    set_: Annotated[
+        list[str], typer.Option("--set", help="Change a value: rho=0.6, unlearn.epochs=5, model.template=plain.")
+    ] = [],  # noqa: B006
+    lora: Annotated[bool, typer.Option("--lora", help="Train a LoRA adapter instead of all weights.")] = False,
+    adapter: Annotated[
+        bool, typer.Option("--adapter/--merged", help="Write the LoRA adapter, or the whole model with it merged in.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Folder of the unlearned model.")] = Path("unlearned"),
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the order of rows.")] = 0,
+    plugin: Plugins = [],  # noqa: B006
+    runs: Runs = Path("runs"),
+    rerun: Annotated[
+        str, typer.Option(help="Which stages to build again: missing, failed, always, never.")
+    ] = "missing",
+    tidy: Annotated[bool, typer.Option("--tidy", help="Remove the run folders, which hold the rows' text.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done; do nothing.")] = False,
+) -> None:
+    """Forget records: a model folder that transformers loads, with scores before and after and a model card."""
+    from unlearnbench.executors import start_early
+
+    if not dry_run:
+        start_early()
+    from unlearnbench import delivery
+
+    _plugins(plugin)
+    request = delivery.Request(model, forget, retain, holdout, method, tuple(set_), lora or adapter, adapter, seed, out)
+    failed = delivery.unlearn(
+        request,
+        root=runs,
+        rerun=rerun,
+        plugins=[str(file) for file in plugin],
+        dry_run=dry_run,
+        tidy=tidy,
+    )
+    raise typer.Exit(1 if failed else 0)
+
+
+@app.command()
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Folders of run folders.")] = [Path("runs")],  # noqa: B006
     experiment: Annotated[str | None, typer.Option(help="Only the cells of this experiment.")] = None,

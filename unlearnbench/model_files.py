@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +96,13 @@ def adapter_of(folder: Path) -> str | None:
     return str(base)
 
 
+def base_folder(settings: ModelSettings) -> Path:
+    """The folder with the whole weights and the config: of the model itself, or of what its adapter goes on."""
+    folder = resolve(settings)
+    base = adapter_of(folder)
+    return folder if base is None else resolve(settings.model_copy(update={"name": base, "revision": None}))
+
+
 def config_of(folder: Path) -> dict[str, Any]:
     """The model's config.json."""
     return _json(folder / "config.json")
@@ -104,6 +113,35 @@ def weight_files(folder: Path, allow_pickle: bool = False) -> list[Path]:
     return _weights(folder, allow_pickle) or []
 
 
+def tensors(folder: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Name -> (dtype as safetensors writes it, shape) of every tensor in a model's safetensors, from their headers."""
+    found: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for file in weight_files(folder):
+        with file.open("rb") as content:
+            size = int.from_bytes(content.read(8), "little")
+            if not 0 < size <= file.stat().st_size - 8:
+                raise UserError(f"{file} is not a safetensors file, or is cut off.")
+            header = json.loads(content.read(size))
+        found |= {n: (t["dtype"], tuple(t["shape"])) for n, t in header.items() if n != "__metadata__"}
+    return found
+
+
+_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+
+
+def dtype_of(folder: Path) -> str | None:
+    """The dtype in which most of a model's weights are stored; None when it is none of float32, bfloat16, float16."""
+    counts: Counter[str] = Counter()
+    for dtype, shape in tensors(folder).values():
+        counts[dtype] += math.prod(shape)
+    return _DTYPES.get(counts.most_common(1)[0][0]) if counts else None
+
+
+def parameters_of(folder: Path) -> int:
+    """How many weights a model's safetensors hold; tied ones are there once."""
+    return sum(math.prod(shape) for _, shape in tensors(folder).values())
+
+
 def identity(settings: ModelSettings) -> dict[str, Any]:
     """What a model is, for keys: an embedded model's version, else the hash of its weights, config and tokenizer."""
     if settings.name in MODELS:
@@ -112,7 +150,7 @@ def identity(settings: ModelSettings) -> dict[str, Any]:
     found = {"files": files_hash(folder)}
     base = adapter_of(folder)
     if base is not None:
-        found["base"] = files_hash(resolve(settings.model_copy(update={"name": base, "revision": None})))
+        found["base"] = files_hash(base_folder(settings))
     return found
 
 

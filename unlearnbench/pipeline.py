@@ -11,8 +11,8 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from unlearnbench import __version__, costs, report, schema
-from unlearnbench.canonical import key
+from unlearnbench import __version__, costs, preflight, report, schema
+from unlearnbench.canonical import key, read_json
 from unlearnbench.costs import table
 from unlearnbench.errors import UserError
 from unlearnbench.executors import Job, run_jobs
@@ -21,7 +21,14 @@ from unlearnbench.progress import Progress
 from unlearnbench.settings import ModelSettings
 from unlearnbench.store import Stage, Store
 
-_RANK = {"base": 0, "target": 1, "retrained": 1, "unlearn": 2, "evaluate": 3}
+_RANK = {"base": 0, "target": 1, "retrained": 1, "unlearn": 3, "evaluate": 4}
+_SCORED_FIRST = 2  #: evaluations of the roles that every cell is compared with
+
+
+def _rank(planned: Planned) -> int:
+    unattacked = planned.stage.spec.get("attack") == "none"
+    roles = planned.stage.kind == "evaluate" and planned.stage.spec["role"] in ("target", "retrained")
+    return _SCORED_FIRST if roles and unattacked else _RANK[planned.stage.kind]
 
 
 def run(
@@ -52,7 +59,9 @@ def run(
     planned = plan(experiment)
     todo = [p for p in planned if store.due(p.stage)]
     console.print(f"[bold]{experiment.title}[/bold]")
-    failed = _build(console, store, planned, todo, workers, plugins)
+    for line in preflight.room(todo, root) + preflight.parts(planned_metrics(planned), experiment.attacks):
+        warn(console, line)
+    failed = build(console, store, planned, workers, plugins)
     keys = {p.stage.key for p in planned}
     name = Path(source).stem
     folder = out or root / "reports" / name
@@ -124,15 +133,14 @@ class NotBuilt(Exception):
     """A stage that failed or was skipped; its record says so too."""
 
 
-def _build(
-    console: Console,
-    store: Store,
-    planned: Sequence[Planned],
-    todo: Sequence[Planned],
-    workers: int,
-    plugins: Sequence[str],
+def build(
+    console: Console, store: Store, planned: Sequence[Planned], workers: int = 1, plugins: Sequence[str] = ()
 ) -> bool:
-    """Build what is to be built, in workers. True when something failed, now or before."""
+    """Build what is to be built of `planned`, in workers. True when something failed, now or before.
+
+    Target and retrained model are scored before anything is unlearned, and doubts about their roles are said then.
+    """
+    todo = [p for p in planned if store.due(p.stage)]
     building = {p.name: p for p in todo}
     states = {p.name: store.state(p.stage) for p in planned if p.name not in building}
     kept = Counter(p.stage.kind for p in planned if states.get(p.name) == "complete")
@@ -148,7 +156,7 @@ def _build(
         parents = {name: str(store.folder(parent.stage)) for name, parent in p.parents.items()}
         after = tuple(q.name for q in p.parents.values() if q.name in building or q.name in absent)
         arguments = (str(store.root), store.rerun, p.stage, parents)
-        jobs.append(Job(p.name, build_stage, arguments, after, p.timed, _RANK[p.stage.kind]))
+        jobs.append(Job(p.name, build_stage, arguments, after, p.timed, _rank(p)))
     failed = bool(absent)
     with Progress(console, {p.name: p.stage.kind for p in todo}, store.durations) as progress:
         for event in run_jobs(jobs, workers, plugins, lost=absent):
@@ -157,5 +165,33 @@ def _build(
             elif event.kind == "failed":  # the worker died, or the store itself failed
                 store.fail(building[event.name].stage, event.error, event.trace)
             progress.show(event)
+            if event.kind == "finished":
+                for line in _doubts(store, planned, event.name):
+                    warn(console, line)
             failed = failed or event.kind in ("failed", "blocked")
     return failed
+
+
+def _doubts(store: Store, planned: Sequence[Planned], name: str) -> list[str]:
+    """What the scores of a target say about the roles, once they are there (its retrained model is scored before)."""
+    found = next((p for p in planned if p.name == name), None)
+    if found is None or found.stage.spec.get("role") != "target" or _rank(found) != _SCORED_FIRST:
+        return []
+    retrained = found.parents.get("retrained")
+    return preflight.roles(scores(store, found), scores(store, retrained) if retrained is not None else None)
+
+
+def scores(store: Store, planned: Planned) -> dict[str, float | None]:
+    """The values of an evaluation, by metric."""
+    lines = read_json(store.folder(planned.stage) / "metrics.json")["metrics"]
+    return {line["name"]: line["value"] for line in lines}
+
+
+def warn(console: Console, line: str) -> None:
+    """One doubt, in one line."""
+    console.print(f"warning: {line}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+
+
+def planned_metrics(planned: Sequence[Planned]) -> list[str]:
+    """The metrics that the stages will score."""
+    return list(dict.fromkeys(name for p in planned for name in p.stage.spec.get("metrics", ())))

@@ -7,7 +7,7 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ from unlearnbench.errors import SeveralErrors, UserError
 from unlearnbench.hub import no_network
 from unlearnbench.method import Method, methods
 from unlearnbench.metric import expand, resolve
-from unlearnbench.model_files import identity
+from unlearnbench.model_files import base_folder, identity, parameters_of
 from unlearnbench.models import encoder_for
 from unlearnbench.published import PUBLISHED
 from unlearnbench.schema import Cell, Experiment, GivenModel
@@ -30,6 +30,7 @@ from unlearnbench.store import Stage
 
 Known = TypeVar("Known")
 
+SMALL = 20_000_000  #: parameters below which one thread is faster than several
 #: bumped when the numbers a stage makes change
 VERSIONS = {"base": 1, "target": 1, "retrained": 1, "unlearn": 1, "evaluate": 1}
 
@@ -331,7 +332,17 @@ class _Planner:
             return settings.threads
         import os
 
-        return 1 if self.experiment.model.name in MODELS else os.cpu_count() or 1
+        return 1 if self._small else os.cpu_count() or 1
+
+    @cached_property
+    def _small(self) -> bool:
+        """Whether threads would cost more than they give."""
+        model = self.experiment.model
+        if model.name in MODELS:
+            return True
+        if self.unknown:  # an outline
+            return False
+        return 0 < parameters_of(base_folder(model)) < SMALL
 
 
 _version = lru_cache(importlib.metadata.version)  # reading it takes as long as all the rest of a stage

@@ -13,7 +13,7 @@ and may have `id`, `group` (what rows share: a person, a document), `fact` (the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from unlearnbench.benchmarks.base import Benchmark, Row, benchmarks
@@ -21,8 +21,6 @@ from unlearnbench.benchmarks.sources import Line, each, fail, read, text_of, tex
 from unlearnbench.errors import UserError
 
 SHAPES = ("question", "prompt", "messages", "text")
-QUESTIONS = ("forget_prob", "retain_prob", "forget_rouge_l", "retain_rouge_l", "forget_exact", "retain_exact")
-TEXTS = ("forget_prob", "retain_prob", "verbmem_forget")
 WORDS = 32  #: a text is continued from its first so many words, at most half of them, to see what comes verbatim
 
 
@@ -30,27 +28,46 @@ WORDS = 32  #: a text is continued from its first so many words, at most half of
 class JsonLines(Benchmark):
     """Rows from files. A file holds questions or texts, not both.
 
-    `forget`, `retain`, `holdout`: paths. `notes` lists the rows that stand on both sides. Texts get a split
-    `verbmem_forget` with their beginnings as prompts.
+    `forget`, `retain`, `holdout`: paths; there may be no retain and no holdout file. `notes` lists the rows that stand
+    on both sides. Texts get a split `verbmem_forget` with their beginnings as prompts.
 
     Raises `UserError` with file and line: no JSON, missing or empty keys, an `id` twice, a `fact` outside its answer.
     """
 
     name = "jsonl"
 
-    def __init__(self, forget: str, retain: str, holdout: str | None = None):
-        files = {"forget": forget, "retain": retain} | ({} if holdout is None else {"holdout": holdout})
+    def __init__(self, forget: str, retain: str | None = None, holdout: str | None = None):
+        files = {"forget": forget, "retain": retain, "holdout": holdout}
         places: dict[str, str] = {}
-        splits: dict[str, Sequence[Row]] = {name: _rows(file, name, places) for name, file in files.items()}
-        texts = not splits["forget"][0].prompt
-        if texts:
+        splits: dict[str, Sequence[Row]] = {
+            name: _rows(file, name, places) for name, file in files.items() if file is not None
+        }
+        if not splits["forget"][0].prompt:
             splits["verbmem_forget"] = [_begun(row) for row in splits["forget"] if len(row.answer.split()) > 1]
-        super().__init__(splits, {"target": ("forget", "retain"), "retrained": ("retain",)})
-        same_kind = texts == (not splits["retain"][0].prompt)
-        suite = TEXTS if texts else QUESTIONS
-        self.suite = suite if same_kind else tuple(m for m in suite if not m.startswith("retain") or m == "retain_prob")
-        self.suite += ("mia",) if holdout is not None else ()
-        self.notes = tuple(overlaps(splits["forget"], splits["retain"], forget, retain))
+        kept = ("retain",) if retain is not None else ()
+        super().__init__(splits, {"target": ("forget", *kept), "retrained": kept})
+        self.suite = tuple(_suite(splits))
+        if retain is not None:
+            self.notes = tuple(overlaps(splits["forget"], splits["retain"], forget, retain))
+
+
+def _suite(splits: Mapping[str, Sequence[Row]]) -> Iterator[str]:
+    """The metrics that the rows can answer, forget side first."""
+    for side in ("forget", "retain"):
+        rows = splits.get(side, ())
+        if not rows:
+            continue
+        yield f"{side}_prob"
+        if rows[0].prompt:
+            yield from (f"{side}_rouge_l", f"{side}_exact")
+        elif side == "forget":
+            yield "verbmem_forget"
+        if any(row.fact for row in rows):
+            yield f"{side}_fact"
+        if any(row.unseen_paraphrases for row in rows):
+            yield from (f"{side}_paraphrase_prob", f"{side}_paraphrase_rouge_l")
+    if "holdout" in splits:
+        yield "mia"
 
 
 def overlaps(forget: Sequence[Row], retain: Sequence[Row], forget_file: str, retain_file: str) -> list[str]:
