@@ -119,6 +119,38 @@ def run(
     raise typer.Exit(1 if failed else 0)
 
 
+@app.command("eval")
+def eval_(
+    model: Annotated[str, typer.Argument(help="The model to score: a folder, a short name, or a Hub id.")],
+    benchmark: Annotated[str, typer.Option(help="See `unlearnbench list benchmarks`.")],
+    split: Annotated[str | None, typer.Option(help="Which of the benchmark's settings: forget10, books …")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder with the benchmark's files.")] = None,
+    forget: Annotated[Path | None, typer.Option(help="For jsonl: the records to forget.")] = None,
+    retain: Annotated[Path | None, typer.Option(help="For jsonl: the records to keep.")] = None,
+    holdout: Annotated[Path | None, typer.Option(help="For jsonl: records never trained on.")] = None,
+    protocol: Annotated[
+        str, typer.Option(help="Whose encoding and formulas: ours, tofu, open-unlearning, muse.")
+    ] = "ours",
+    reference: Annotated[
+        Path | None, typer.Option(help="The retrained model: a run folder, or a log of TOFU or OpenUnlearning.")
+    ] = None,
+    metrics: Annotated[str | None, typer.Option(help="Metrics or suites (default: the benchmark's suite).")] = None,
+    set_: Annotated[list[str], typer.Option("--set", help="Change a value: model.template=plain.")] = [],  # noqa: B006
+    out: Annotated[Path, typer.Option(help="Folder for metrics and samples.")] = Path("evaluation"),
+    plugin: Plugins = [],  # noqa: B006
+    runs: Runs = Path("runs"),
+    rerun: Annotated[str, typer.Option(help="Score again: missing, failed, always, never.")] = "missing",
+) -> None:
+    """Score any checkpoint on a benchmark."""
+    from unlearnbench import checkup
+
+    _plugins(plugin)
+    given = {"data_dir": data_dir, "forget": forget, "retain": retain, "holdout": holdout}
+    files = {name: str(path) for name, path in given.items() if path is not None}
+    request = checkup.Request(model, benchmark, split, files, protocol, reference, _words(metrics), tuple(set_), out)
+    checkup.evaluate(request, root=runs, rerun=rerun)
+
+
 @app.command()
 def unlearn(
     model: Annotated[str, typer.Argument(help="The model to unlearn from: a folder, a short name, or a Hub id.")],

@@ -18,7 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from unlearnbench import pipeline, preflight, schema
-from unlearnbench.benchmarks.base import Benchmark, benchmarks
+from unlearnbench.benchmarks.base import benchmarks
+from unlearnbench.benchmarks.mini.model import MODELS
 from unlearnbench.canonical import file_hash, write_json
 from unlearnbench.card import card
 from unlearnbench.comparison import Comparison, compare
@@ -26,7 +27,7 @@ from unlearnbench.errors import UserError
 from unlearnbench.method import methods
 from unlearnbench.model_files import base_folder, dtype_of, parameters_of
 from unlearnbench.models import encoder_for
-from unlearnbench.plan import Planned, plan
+from unlearnbench.plan import Planned, benchmark_of, plan
 from unlearnbench.schema import Experiment
 from unlearnbench.settings import ModelSettings
 from unlearnbench.store import Store
@@ -65,6 +66,8 @@ def experiment_of(request: Request) -> Experiment:
     files = {"forget": request.forget, "retain": request.retain, "holdout": request.holdout}
     options = {name: str(file) for name, file in files.items() if file is not None}
     rows = len(benchmarks.get("jsonl").build(**options).rows("forget"))
+    if request.model in MODELS:
+        raise UserError(f"The embedded model '{request.model}' is untrained and knows no records: give a model folder.")
     folder = base_folder(ModelSettings(name=request.model))
     batch = min(8, rows)
     lora = request.lora or request.adapter
@@ -87,7 +90,10 @@ def experiment_of(request: Request) -> Experiment:
         "trajectory": {"points": 0},
         "seeds": [request.seed],
     }
-    return schema.make(content, [_placed(override, request.method) for override in request.overrides])
+    experiment = schema.make(content, [_placed(override, request.method) for override in request.overrides])
+    if request.retain is None and "retain" in _needs(schema.cells(experiment)[0]):
+        raise UserError(f"The method '{request.method}' needs retain rows with these settings: give --retain.")
+    return experiment
 
 
 def learning_rate(parameters: int, lora: bool) -> float:
@@ -166,7 +172,7 @@ def unlearn(
 
 def describe(experiment: Experiment, request: Request) -> list[str]:
     """What will be done: rows, tokens, steps, memory."""
-    data = _data(experiment)
+    data = benchmark_of(experiment)
     encoder = encoder_for(experiment.model)
     lines = []
     for split in ("forget", "retain"):
@@ -194,11 +200,6 @@ def describe(experiment: Experiment, request: Request) -> list[str]:
         needed = preflight.training_bytes(size, settings, min(encoder.max_length, 256), "reference" in _needs(cell))
         lines.append(f"memory   about {preflight.gib(needed)} for {size.parameters / 1e6:,.1f}M parameters")
     return lines
-
-
-def _data(experiment: Experiment) -> Benchmark:
-    data: Benchmark = benchmarks.get(experiment.benchmark.name).build(**experiment.benchmark.options)
-    return data
 
 
 def _needs(cell: schema.Cell) -> frozenset[str]:
@@ -251,7 +252,7 @@ def hand_over(
     write_json(making / "record" / "record.json", without_rows(record))
     shutil.copy(stage / "log.jsonl", making / "record" / "log.jsonl")
     write_json(making / "record" / "scores.json", found.as_json())
-    text = card(request_facts(request), _data(experiment), experiment, record, found)
+    text = card(request_facts(request), benchmark_of(experiment), experiment, record, found)
     (making / "README.md").write_text(text, encoding="utf-8")
     if request.out.exists():
         shutil.rmtree(request.out)

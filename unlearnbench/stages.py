@@ -90,8 +90,10 @@ def run_method(spec: Mapping[str, Any], parents: Parents, folder: Path) -> dict[
     return {**record, **done, "seed": seed}
 
 
-def evaluate(spec: Mapping[str, Any], parents: Parents, folder: Path) -> dict[str, Any]:
-    """Stage `evaluate`: attack the model if asked to, then score it."""
+def evaluate(
+    spec: Mapping[str, Any], parents: Parents, folder: Path, retrained: evaluation.Evaluation | None = None
+) -> dict[str, Any]:
+    """Stage `evaluate`: attack the model if asked to, then score it. `retrained`: an evaluation that is no stage."""
     _settle(spec)
     clock, data = Clock(), benchmark_of(spec)
     with clock.phase("load"):
@@ -102,7 +104,8 @@ def evaluate(spec: Mapping[str, Any], parents: Parents, folder: Path) -> dict[st
         roles = {"model": lm} | {
             role: _model(spec, parents[role], int(spec["seed"])).lm for role in ("target", "base") if role in parents
         }
-        retrained = load_evaluation(parents["retrained"], data) if "retrained" in parents else None
+        if "retrained" in parents:
+            retrained = load_evaluation(parents["retrained"], data)
     names = list(spec["metrics"])
     with clock.phase("evaluate"):
         scored = evaluation.evaluate(

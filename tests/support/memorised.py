@@ -17,8 +17,8 @@ from unlearnbench.finetuning import finetune
 from unlearnbench.language_model import LanguageModel
 from unlearnbench.settings import ModelSettings, TrainSettings
 
-TRAINING = TrainSettings(epochs=30, learning_rate=3e-3, batch_size=8, betas=(0.9, 0.98), schedule="linear", clip=0.3)
-FORGET, RETAIN, HOLDOUT = 8, 32, 8
+TRAINING = TrainSettings(epochs=30, learning_rate=4e-3, batch_size=8, betas=(0.9, 0.98), schedule="linear", clip=0.3)
+FORGET, RETAIN, HOLDOUT = 8, 16, 8
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def write_rows(file: Path, rows: tuple[Row, ...]) -> Path:
 
 
 def memorise(folder: Path, dtype: str | None = None) -> Memorised:
-    """Train the model on one author to forget and four to keep (seconds), and write everything into `folder`."""
+    """Train the model on one author to forget and two to keep (seconds), and write everything into `folder`."""
     torch.set_num_threads(1)
     data = TofuMini()
     forget, retain, holdout = data.rows("forget")[:FORGET], data.rows("retain")[:RETAIN], data.rows("holdout")[:HOLDOUT]
