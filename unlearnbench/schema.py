@@ -297,27 +297,43 @@ def cells(experiment: Experiment, source: str = "experiment") -> list[Cell]:
 
 
 def _grid(method: MethodSettings) -> Iterator[tuple[dict[str, Any], dict[str, Any], str]]:
-    """Every combination of the values marked `{grid: […]}`, with the suffix that tells them apart."""
-    places = [(part, key) for part in ("params", "unlearn") for key, v in getattr(method, part).items() if _is_grid(v)]
-    options = [getattr(method, part)[key]["grid"] for part, key in places]
-    for values in itertools.product(*options):
-        chosen = {"params": dict(method.params), "unlearn": dict(method.unlearn)}
-        for (part, key), value in zip(places, values, strict=True):
-            chosen[part][key] = value
-        named = {key: value for (_, key), value in zip(places, values, strict=True)}
+    """Every combination of the values marked `{grid: […]}`, however deep, with the suffix that tells them apart."""
+    content = {"params": method.params, "unlearn": method.unlearn}
+    places = list(_grids(content))
+    for values in itertools.product(*(_at(content, place)["grid"] for place in places)):
+        chosen = copy.deepcopy(content)
+        for (*above, key), value in zip(places, values, strict=True):
+            _at(chosen, above)[key] = value
+        named = {".".join(place[1:]): value for place, value in zip(places, values, strict=True)}
         yield chosen["params"], chosen["unlearn"], _suffix(named)
+
+
+def _grids(value: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Where a mapping holds grids."""
+    if _is_grid(value):
+        yield place
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _grids(inner, (*place, key))
+
+
+def _at(content: Any, place: Sequence[str]) -> Any:
+    for key in place:
+        content = content[key]
+    return content
 
 
 def _crossed(
     method: MethodSettings, stops: Mapping[str, Any] | None
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any], str]]:
     """The grid of a method, once per stop rule of the experiment."""
-    for params, unlearn, suffix in _grid(method):
-        if stops is None:
-            yield params, unlearn, suffix
-            continue
-        for name, stop in stops.items():
-            yield {**params, "stop": stop}, unlearn, f"{suffix}[stop={name}]"
+    if stops is None:
+        yield from _grid(method)
+        return
+    for name, stop in stops.items():
+        stopped = method.model_copy(update={"params": {**method.params, "stop": stop}})
+        for params, unlearn, suffix in _grid(stopped):
+            yield params, unlearn, f"{suffix}[stop={name}]"
 
 
 def _is_grid(value: Any) -> bool:

@@ -109,6 +109,24 @@ def test_a_grid_spans_cells_and_a_plain_list_is_a_value(write):
     assert "beta" in found
 
 
+def test_a_grid_inside_a_mapping_spans_cells(write):
+    line = "  - masc: {stop: {rule: violation, alpha: {grid: [.3, .475]}}, unlearn: {lora: {r: {grid: [2, 4]}}}}\n"
+    cells = schema.cells(schema.load(write(GOOD.replace("  - npo\n", line)), seeds=[0]))[:4]
+    wanted = [(alpha, r) for alpha in (0.3, 0.475) for r in (2, 4)]
+    assert [(c.params["stop"]["alpha"], c.settings.lora.r) for c in cells] == wanted
+    assert [c.label for c in cells] == [f"masc[stop.alpha={alpha},lora.r={r}]" for alpha, r in wanted]
+    assert cells[0].title.endswith("[stop.alpha=0.3,lora.r=2]")
+    (found,) = problems(write(GOOD.replace("  - npo\n", "  - npo: {stop: {rule: violation, alpha: {grid: [.3, 7]}}}\n")))
+    assert "e.yaml:9:" in found and "alpha 7" in found
+
+
+def test_a_grid_of_stop_rules(write):
+    line = "  - npo: {stop: {grid: [{rule: budget}, {rule: violation, alpha: 0.5}]}}\n"
+    cells = schema.cells(schema.load(write(GOOD.replace("  - npo\n", line)), seeds=[0]))[:2]
+    assert [c.params["stop"]["rule"] for c in cells] == ["budget", "violation"]
+    assert len({c.label for c in cells}) == 2
+
+
 def test_extends_merges_mappings_and_replaces_lists(write):
     write(GOOD, "parent.yaml")
     child = write("extends: parent.yaml\nunlearn: {epochs: 3}\nmethods: [ga]\n", "child.yaml")
