@@ -19,8 +19,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
+from unlearnbench.language_model import evaluating
 from unlearnbench.method import Method, PrepareContext, State, Step, Terms, hyper, methods
-from unlearnbench.reference import by_length, evaluating, run
+from unlearnbench.reference import by_length, run
 from unlearnbench.text import collate
 
 

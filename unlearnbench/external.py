@@ -21,10 +21,9 @@ import torch
 from tokenizers.processors import TemplateProcessing
 
 from unlearnbench.errors import UserError, did_you_mean
-from unlearnbench.language_model import LanguageModel
+from unlearnbench.language_model import LanguageModel, evaluating
 from unlearnbench.models import weights_hash
 from unlearnbench.requests import External
-from unlearnbench.scoring import evaluating
 from unlearnbench.text import Encoder
 
 CACHE_VARIABLE = "UNLEARNBENCH_LM_EVAL_CACHE"  #: a folder for lm-eval's request cache; unset: none
@@ -55,7 +54,7 @@ def lm_eval_task(
         manager = TaskManager(include_path=str(Path(name).parent), include_defaults=False)
     generation_config = copy.deepcopy(getattr(lm.hf, "generation_config", None))
     try:
-        with evaluating(lm, inference=False), _own_randomness():
+        with evaluating(lm), _own_randomness():
             adapter = _adapter(lm, encoder, batch_size)
             found = lm_eval.simple_evaluate(
                 model=adapter,

@@ -19,9 +19,9 @@ from transformers import Cache, DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from unlearnbench.errors import UserError
-from unlearnbench.language_model import LanguageModel
+from unlearnbench.language_model import LanguageModel, evaluating
 from unlearnbench.requests import Generate, Sample, Text
-from unlearnbench.scoring import TREES_WORK, evaluating, roominess
+from unlearnbench.scoring import TREES_WORK, roominess
 from unlearnbench.text import Encoder
 
 CACHE_BYTES = 256 * 2**20  #: room for keys and values of one batch on a CPU
@@ -152,7 +152,7 @@ def run(lm: LanguageModel, encoder: Encoder, rows: Sequence[Prompt], cache_bytes
     per_token = _bytes_per_token(lm)
     room = cache_bytes or CACHE_BYTES * roominess(lm)
     path = path_of(lm)
-    with evaluating(lm):
+    with evaluating(lm, inference=True):
         while waiting:
             size, longest = 0, 0
             while size < len(waiting):

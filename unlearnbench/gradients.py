@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from unlearnbench.language_model import LanguageModel
+from unlearnbench.language_model import LanguageModel, evaluating
 from unlearnbench.requests import GradNorm
-from unlearnbench.scoring import evaluating
 from unlearnbench.text import Batch, Encoder, collate
 
 
@@ -42,7 +41,7 @@ def batch_norms(lm: LanguageModel, batch: Batch, ps: Sequence[float], drop_last:
     try:
         for parameter in frozen:
             parameter.requires_grad_(True)
-        with evaluating(lm, inference=False), torch.enable_grad():
+        with evaluating(lm), torch.enable_grad():
             logits = lm(batch.input_ids, batch.attention_mask, batch.position_ids, positions)
             loss = (logits.logsumexp(-1) - logits.gather(-1, targets[..., None]).squeeze(-1)).mean()
             gradients = torch.autograd.grad(loss, parameters, allow_unused=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,3 +144,16 @@ class LanguageModel(nn.Module):
 
 def _at_least_float32(logits: Tensor) -> Tensor:
     return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+
+
+@contextmanager
+def evaluating(lm: nn.Module, inference: bool = False) -> Iterator[None]:
+    """Eval mode without gradients (`inference`: in inference mode); the mode of every submodule is restored."""
+    modes = [(module, module.training) for module in lm.modules()]
+    lm.eval()
+    try:
+        with torch.inference_mode() if inference else torch.no_grad():
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from unlearnbench.benchmarks.base import Row
 from unlearnbench.errors import UserError
+from unlearnbench.language_model import evaluating
 from unlearnbench.margins import (
     Margin,
     buffered_hinge,
@@ -28,7 +29,7 @@ from unlearnbench.margins import (
 )
 from unlearnbench.margins import violation_rate as rates_of
 from unlearnbench.method import Method, View
-from unlearnbench.reference import evaluating, run, token_nll
+from unlearnbench.reference import run, token_nll
 from unlearnbench.retain import kl
 from unlearnbench.stopping import StopRule, Violation, hoeffding_ucb, make_rule
 from unlearnbench.text import Batch, Encoded, Encoder, collate

@@ -8,27 +8,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
-from unlearnbench.language_model import LanguageModel
+from unlearnbench.language_model import LanguageModel, evaluating
 from unlearnbench.models import frozen_copy, has_adapter
 from unlearnbench.text import Batch, Encoded, collate
-
-
-@contextmanager
-def evaluating(lm: torch.nn.Module) -> Iterator[None]:
-    """Eval mode without gradients; the former mode of every submodule is restored."""
-    modes = {module: module.training for module in lm.modules()}
-    lm.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
 
 
 def run(lm: torch.nn.Module, batch: Batch, kind: str, layer: int | float | None) -> Tensor:

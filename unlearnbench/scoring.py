@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 
 from unlearnbench.errors import UserError
-from unlearnbench.language_model import LanguageModel, Reader
+from unlearnbench.language_model import LanguageModel, Reader, evaluating
 from unlearnbench.requests import RIVALS, Score, TokenScores
 from unlearnbench.text import Encoded, Encoder
 from unlearnbench.trees import Tree, grow, visibility
@@ -63,19 +62,6 @@ def roominess(lm: LanguageModel) -> int:
     return 1 if lm.device.type == "cpu" else ACCELERATOR
 
 
-@contextmanager
-def evaluating(lm: LanguageModel, inference: bool = True) -> Iterator[None]:
-    """eval mode (and inference mode) inside; afterwards every module has its own training flag back."""
-    training = {module: module.training for module in lm.modules() if module.training}
-    lm.eval()
-    try:
-        with torch.inference_mode(inference):
-            yield
-    finally:
-        for module in training:
-            module.training = True
-
-
 def score(
     lm: LanguageModel, encoder: Encoder, requests: Sequence[Score], token_budget: int | None = None
 ) -> tuple[dict[Score, TokenScores], Counts]:
@@ -96,7 +82,7 @@ def score(
     trees = grow(sequences, TREE_LIMIT if counts.path == "tree" and fits else 0)
     extras = [frozenset().union(*(wants[distinct[b.key]] for b in tree.branches)) - {"spans"} for tree in trees]
     ordered = sorted(zip(extras, trees, strict=True), key=lambda x: (sorted(x[0]), -len(x[1].ids), x[1].ids))
-    with evaluating(lm):
+    with evaluating(lm, inference=True):
         for wanted, batch in _batches(ordered, budget):
             for key, scored in _forward(lm, encoder, batch, wanted, counts):
                 scores[key] = scored
