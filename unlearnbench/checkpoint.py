@@ -58,7 +58,10 @@ def resume(
     file = folder / FILE
     if not file.exists():
         return 0
-    saved = torch.load(file, map_location="cpu", weights_only=True)
+    try:
+        saved = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # what torch raises for a damaged file depends on the damage
+        raise UserError(f"The checkpoint in {folder} cannot be read; remove it to start afresh.") from error
     if saved["plan"] != dict(plan):
         changed = sorted(key for key in plan if plan[key] != saved["plan"].get(key))
         raise UserError(

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
+from accelerate import Accelerator
 
 #: The phases of a cell. The first four are the method's cost; the others are reported and not counted.
 COUNTED = ("prepare", "optimise", "probe", "select")
@@ -55,14 +56,20 @@ class Meter:
     head: int
     trained_share: float = 1.0
     flops: float = 0.0
-    tokens: int = 0
-    rows: int = 0
+    tokens: float = 0
+    rows: float = 0
     counts: dict[str, int] = field(default_factory=dict)
 
     def forward(self, padded: int, answers: int, backward: bool, depth: float = 1.0) -> None:
         """One forward pass (and its backward) over `padded` token slots, the head on `answers` of them."""
         once = 2.0 * (self.body * depth * padded + self.head * answers)
         self.flops += once * (2 + self.trained_share if backward else 1)
+
+    def share(self, accelerator: Accelerator) -> None:
+        """Give each process an equal share of what all have counted, so that a checkpoint of one of them has it all."""
+        if accelerator.num_processes > 1:
+            own = torch.tensor([self.flops, self.tokens, self.rows], dtype=torch.float64, device=accelerator.device)
+            self.flops, self.tokens, self.rows = accelerator.reduce(own, reduction="mean").tolist()
 
 
 def peak_memory_bytes() -> int:

@@ -51,6 +51,7 @@ class FineTuning:
         self.order = EpochOrder(self.count, per_step, seed, lengths, "finetune")
         self.steps_per_epoch = self.order.steps_per_epoch
         self.meter = make_meter(lm)
+        self.request: dict[str, Any] = {"rows": [row.row_id for row in self.own]}
 
     def _deal(self, epoch: int) -> list[Encoded]:
         """The items of an epoch: every row, and other wordings of it."""

@@ -50,6 +50,7 @@ NEEDS = {
     "reference_nll": "the frozen target's log-probabilities of the forget rows, computed once before training",
     "alternate": "another answer for each forget row, from the state's `alternates`",
     "holdout": "rows that were never trained on",
+    "base": "the model before it saw the benchmark",
     "retrained": "the retrained model: for oracle stop rules only",
 }
 
@@ -207,7 +208,8 @@ class Views:
 class Step:
     """What a loss may look at: the policy's views, the frozen reference's, and the method's state.
 
-    `progress` is the share of the optimiser steps already taken (0 to 1), `number` their count.
+    `progress` is the share of the optimiser steps already taken (0 to 1), `number` their count. `generator(row_id)` is
+    a source of randomness for a row at this step: the same however the step is cut into batches and processes.
     """
 
     policy: Views
@@ -215,7 +217,7 @@ class Step:
     state: State = field(default_factory=State)
     number: int = 0
     progress: float = 0.0
-    generator: torch.Generator | None = None
+    generator: Callable[[str], torch.Generator] = lambda row_id: torch.Generator()
 
     @property
     def forget(self) -> View:

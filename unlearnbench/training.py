@@ -11,15 +11,16 @@ once;
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, DistributedType
 from torch import Tensor, nn
 
 from unlearnbench import checkpoint
@@ -30,6 +31,9 @@ from unlearnbench.method import Terms
 from unlearnbench.order import generator
 from unlearnbench.selection import Selector
 from unlearnbench.settings import TrainSettings
+
+#: what the loop knows how to add up gradients of: one process, and DDP
+DISTRIBUTED = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
 
 
 class CellFailed(Exception):
@@ -50,6 +54,7 @@ class Objective(Protocol):
 
     steps_per_epoch: int
     meter: Meter
+    request: dict[str, Any]  #: what it trains on, as JSON: a checkpoint of another request is refused
 
     def parts(self, step: int) -> list[Part]: ...
 
@@ -84,6 +89,13 @@ class Hooks:
     prober: StopProbe | None = None
     selector: Selector | None = None
     checkpoint: Path | None = None  #: a folder for the resumable checkpoint
+
+    def of(self, accelerator: Accelerator) -> Hooks:
+        """The hooks of a process: only the main one writes the curve, shows progress and evaluates."""
+        if accelerator.is_main_process:
+            return self
+        silent = Hooks()
+        return replace(self, log=silent.log, progress=silent.progress, resumed=silent.resumed, evaluate=None)
 
 
 @dataclass
@@ -125,16 +137,19 @@ def run(
 
     Raises `CellFailed` at the first loss or gradient that is not finite, and when no trained weight moved.
     """
-    hooks = hooks or Hooks()
-    trained = {name: p for name, p in lm.named_parameters() if p.requires_grad}
+    hooks = (hooks or Hooks()).of(accelerator)
+    if accelerator.distributed_type not in DISTRIBUTED:
+        raise UserError(f"Training is not made for {accelerator.distributed_type.value}: use one process, or DDP.")
+    module = accelerator.unwrap_model(lm)  # what DDP wraps: for all but forward passes of the loss
+    trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
     if not trained:
         raise UserError("There is no parameter to train: the method or LoRA names none of this model's.")
     steps = total_steps(settings, objective.steps_per_epoch)
     warmup = _warmup_steps(settings, objective.steps_per_epoch)
     optimizer = _optimizer(list(trained.values()), settings)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: _rate(k, steps, warmup, settings.schedule))
-    plan = _plan(settings, seed, steps, accelerator.num_processes)
-    before = _digest(trained)
+    plan = _plan(objective, settings, seed, steps, accelerator.num_processes)
+    before = digest(trained)
     start, stop = 0, None
     optional = {"prober": hooks.prober, "selector": hooks.selector}
     parts: dict[str, checkpoint.Resumable] = {"optimizer": optimizer, "schedule": schedule, "objective": objective}
@@ -151,9 +166,9 @@ def run(
         with clock.phase("warmup"):
             _warm_up(lm, objective, start, accelerator, autocast)
         if start == 0 and hooks.prober is not None and hooks.prober.due(0):
-            _look(lm, 0, hooks, clock)
+            _look(module, 0, hooks, clock)
         if start == 0 and hooks.evaluate is not None:
-            _evaluate(lm, 0, steps, False, hooks, clock)
+            _evaluate(module, 0, steps, False, hooks, clock)
         number = start
         while number < steps:
             with clock.phase("optimise"):
@@ -178,26 +193,32 @@ def run(
             )
             hooks.progress(number, steps)
             if hooks.prober is not None and hooks.prober.due(number):
-                reading = _look(lm, number, hooks, clock)
+                reading = _look(module, number, hooks, clock)
                 if reading.stop:
                     stop = {"step": number, "reason": reading.reason, "values": dict(reading.values)}
             if hooks.selector is not None and hooks.selector.due(number, last=stop is not None or number == steps):
                 with clock.phase("select"):
-                    value = hooks.selector.look(lm, number, trained)
+                    value = hooks.selector.look(module, number, trained)
                 hooks.log({"step": number, "seconds": clock.cost, "select": {hooks.selector.metric: value}})
             if hooks.evaluate is not None:
-                _evaluate(lm, number, steps, stop is not None or number == steps, hooks, clock)
+                _evaluate(module, number, steps, stop is not None or number == steps, hooks, clock)
             if stop is not None:
                 break
             if hooks.checkpoint is not None and settings.checkpoint_every and number % settings.checkpoint_every == 0:
-                checkpoint.save(hooks.checkpoint, plan, number, trained, parts, clock)
+                objective.meter.share(accelerator)
+                if accelerator.is_main_process:
+                    checkpoint.save(hooks.checkpoint, plan, number, trained, parts, clock)
     if hooks.selector is not None:
         with clock.phase("select"):
             hooks.selector.restore(trained)
     lm.eval()
-    if _digest(trained) == before:
+    after = digest(trained)
+    if not all(map(math.isfinite, itertools.chain.from_iterable(after))):
+        raise CellFailed(f"weights are not finite after step {number}")
+    if after == before:
         raise CellFailed(f"no trained weight moved in {number} steps")
     meter = objective.meter
+    meter.share(accelerator)
     warnings = [] if number >= 10 or stop else [f"only {number} optimiser steps"]
     return Outcome(
         steps=number,
@@ -206,9 +227,9 @@ def run(
         warmup_steps=warmup,
         effective_batch=settings.batch_size * settings.accumulation * accelerator.num_processes,
         processes=accelerator.num_processes,
-        rows_seen=meter.rows,
-        tokens=meter.tokens,
-        flops=meter.flops,
+        rows_seen=round(meter.rows * accelerator.num_processes),
+        tokens=round(meter.tokens * accelerator.num_processes),
+        flops=meter.flops * accelerator.num_processes,
         trained_parameters=sum(p.numel() for p in trained.values()),
         trained_names=sorted(trained),
         peak_memory_bytes=peak_memory_bytes(),
@@ -226,8 +247,10 @@ def _backward(
     """Leave the gradient of the weighted sum of the parts in `.grad`; return each part's own mean loss.
 
     A part's normaliser is known only after its last micro-batch, on all processes. With one micro-batch and one
-    process it is
-    divided before the backward pass; otherwise after, part by part, the gradient of earlier parts set aside meanwhile.
+    process it is divided before the backward pass; otherwise after, part by part, the gradient of earlier parts set
+    aside meanwhile. Processes add up their gradients once, at the end: not in DDP's hooks, which wait for every
+    parameter and for a backward pass of every process, and a loss may leave parameters out and a process may be
+    without rows.
     """
     parameters = [p for p in lm.parameters() if p.requires_grad]
     aside: list[Tensor | None] | None = None
@@ -239,9 +262,8 @@ def _backward(
             for parameter in parameters:
                 parameter.grad = None
         values = weights = torch.zeros((), dtype=torch.float64, device=accelerator.device)
-        for i, micro in enumerate(part.micro_batches):
-            last = i == len(part.micro_batches) - 1
-            with nullcontext() if last else accelerator.no_sync(lm):
+        for micro in part.micro_batches:
+            with accelerator.no_sync(lm):
                 with autocast:
                     value, weight = part.loss(micro).sums()
                 scale = part.weight / weight.clamp(min=1e-12) if alone else 1.0
@@ -253,12 +275,22 @@ def _backward(
         losses[part.name] = float(total[0]) / mean_weight if mean_weight else 0.0
         if not alone and mean_weight:
             for parameter in parameters:
-                if parameter.grad is not None:  # DDP has averaged over the processes
-                    parameter.grad.mul_(part.weight * accelerator.num_processes / mean_weight)
+                if parameter.grad is not None:
+                    parameter.grad.mul_(part.weight / mean_weight)
     if aside is not None:
         for parameter, total_grad in zip(parameters, _add(aside, [p.grad for p in parameters]), strict=True):
             parameter.grad = total_grad
+    if accelerator.num_processes > 1:
+        _add_up(parameters, accelerator)
     return losses
+
+
+def _add_up(parameters: Sequence[nn.Parameter], accelerator: Accelerator) -> None:
+    """Replace each gradient by its sum over the processes, in one message."""
+    own = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+    total: Any = accelerator.reduce(torch.cat([gradient.flatten() for gradient in own]), reduction="sum")
+    for parameter, piece in zip(parameters, total.split([gradient.numel() for gradient in own]), strict=True):
+        parameter.grad = piece.view_as(parameter).to(parameter.dtype)
 
 
 def _add(left: list[Tensor | None] | None, right: list[Tensor | None]) -> list[Tensor | None]:
@@ -337,10 +369,13 @@ def _rate(step: int, steps: int, warmup: int, schedule: str) -> float:
 # -- resume ----------------------------------------------------------------------------------------------------
 
 
-def _plan(settings: TrainSettings, seed: int, steps: int, processes: int) -> dict[str, Any]:
-    return {"settings": settings.model_dump(mode="json"), "seed": seed, "steps": steps, "processes": processes}
+def _plan(objective: Objective, settings: TrainSettings, seed: int, steps: int, processes: int) -> dict[str, Any]:
+    """What a checkpoint must have in common with the run that goes on from it."""
+    plan = {"settings": settings.model_dump(mode="json"), "seed": seed, "steps": steps, "processes": processes}
+    return {**objective.request, **plan}
 
 
-def _digest(trained: dict[str, nn.Parameter]) -> list[tuple[float, float]]:
+def digest(trained: dict[str, nn.Parameter]) -> list[tuple[float, float]]:
+    """Sum and sum of squares of each parameter: tells weights that moved, and weights that are not finite."""
     with torch.no_grad():
         return [(float(p.double().sum()), float(p.double().square().sum())) for p in trained.values()]

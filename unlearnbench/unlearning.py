@@ -4,6 +4,8 @@ it.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +15,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from unlearnbench.benchmarks.base import Row
-from unlearnbench.clock import Clock, peak_memory_bytes
+from unlearnbench.clock import Clock, Meter, peak_memory_bytes
 from unlearnbench.errors import UserError
 from unlearnbench.finetuning import count_forward, finetune, make_meter
 from unlearnbench.language_model import LanguageModel
@@ -24,7 +26,10 @@ from unlearnbench.reference import Reference, token_nll
 from unlearnbench.reference import run as run_forward
 from unlearnbench.settings import TrainSettings
 from unlearnbench.text import Batch, Encoded, Encoder, collate
-from unlearnbench.training import CellFailed, Hooks, Outcome, Part, _digest, run, total_steps
+from unlearnbench.training import CellFailed, Hooks, Outcome, Part, digest, run, total_steps
+
+#: Rows looked at, probability per token, and distance to rows never seen, from which a target is taken to know its rows
+ROWS, KNOWN, MARGIN = 32, 0.5, 0.1
 
 
 @dataclass
@@ -77,6 +82,8 @@ class Unlearning:
             else None
         )
         self.meter = make_meter(lm)
+        rows = {"forget": [row.row_id for row in self.forget], "retain": [row.row_id for row in self.retain]}
+        self.request = {"method": [method.registered_name, method.model_dump(mode="json")], "rows": rows}
 
     # -- the parts of a step -----------------------------------------------------------------------------------
 
@@ -100,9 +107,7 @@ class Unlearning:
         number, rows = micro
         batch, alternate = self._batch(rows), None
         if self.alternates is not None:
-            random = generator("alternate", self.seed, number)
-            choices = [self.alternates[row.source] for row in rows]
-            alternate = self._batch([options[random.integers(len(options))] for options in choices])
+            alternate = self._batch([self._alternate(row, number) for row in rows])
         frozen = Views(
             forget=self._frozen(batch, self.cached_nll),
             alternate=self._frozen(alternate) if alternate is not None else None,
@@ -117,8 +122,17 @@ class Unlearning:
             self._step(Views(retain=self._policy(batch)), Views(retain=self._frozen(batch)), number)
         )
 
+    def _alternate(self, row: Encoded, number: int) -> Encoded:
+        """The alternate of a row at a step: the same however the step is cut into batches."""
+        assert self.alternates is not None
+        options = self.alternates[row.source]
+        return options[generator("alternate", self.seed, number, row.row_id).integers(len(options))]
+
     def _step(self, policy: Views, frozen: Views, number: int) -> Step:
-        random = torch.Generator().manual_seed(int(generator("method", self.seed, number).integers(2**62)))
+        def random(row_id: str) -> torch.Generator:
+            seed = generator("method", self.seed, number, row_id).integers(2**62)
+            return torch.Generator().manual_seed(int(seed))
+
         return Step(policy, frozen, self.state, number, number / self.total, random)
 
     # -- views -------------------------------------------------------------------------------------------------
@@ -211,12 +225,19 @@ def unlearn(
         forget_rows, retain_rows = coded.rows, retain_coded.rows
     if not forget_rows:
         raise UserError(f"None of the {len(forget)} forget rows has an answer token.")
+    if "retain" in method.requirements and not retain_rows:
+        raise UserError(f"None of the {len(retain)} retain rows has an answer token.")
     if settings.lora is not None:
         lm = add_lora(lm, settings.lora, seed)
     lm.to(accelerator.device)
+    with clock.phase("evaluate"):
+        doubts = _doubts(lm, encoder, forget_rows, encoder.rows(supply.holdout).rows)
+    spent = make_meter(lm)  # what is computed before the loop
     if not method.is_loop:
-        context = _context(method, lm, encoder, forget, retain, settings, seed, supply)
-        return lm, _direct(method, lm, context, clock)
+        context = _context(method, lm, encoder, forget, retain, settings, seed, supply, spent)
+        outcome = _direct(method, lm, context, clock, spent)
+        outcome.warnings += doubts
+        return lm, outcome
     _choose_parameters(method, lm, settings)
     with clock.phase("prepare"):
         needs = method.requirements
@@ -225,8 +246,11 @@ def unlearn(
         held_out = getattr(hooks.prober, "held_out", frozenset[str]())
         forget = [row for row in forget if row.id not in held_out]  # what is probed is not prepared with either
         forget_rows = [row for row in forget_rows if row.source not in held_out]
-        state = method.prepare(_context(method, lm, encoder, forget, retain, settings, seed, supply))
-        cached = token_nll(lm, forget_rows, encoder.pad_id) if "reference_nll" in needs else None
+        state = method.prepare(_context(method, lm, encoder, forget, retain, settings, seed, supply, spent))
+        cached = None
+        if "reference_nll" in needs:
+            cached = token_nll(lm, forget_rows, encoder.pad_id)
+            _count(spent, forget_rows)
         alternates = _alternates(state, encoder, forget) if "alternate" in needs else None
     prepared = accelerator.prepare(lm)
     objective = Unlearning(
@@ -243,9 +267,31 @@ def unlearn(
         cached,
         alternates,
     )
+    objective.meter.flops += spent.flops / accelerator.num_processes
     outcome = run(prepared, objective, settings, seed, accelerator, clock, hooks)
-    outcome.warnings += coded.notes("forget rows") + retain_coded.notes("retain rows")
+    outcome.warnings += doubts + coded.notes("forget rows") + retain_coded.notes("retain rows")
     return lm, outcome
+
+
+def _doubts(lm: LanguageModel, encoder: Encoder, forget: Sequence[Encoded], holdout: Sequence[Encoded]) -> list[str]:
+    """A warning when the target seems not to know the forget rows: a base, a retrained model, a wrong folder.
+
+    It knows them when it gives their answers a probability (per token, geometric mean, mean over rows) of `KNOWN`, or
+    clearly more than those of rows it was never trained on.
+    """
+    known = _mean_probability(lm, encoder, forget[:ROWS])
+    if known >= KNOWN:
+        return []
+    line = f"the target may not know the forget rows: it gives their answers probability {known:.2f} per token"
+    if not holdout:
+        return [line]
+    other = _mean_probability(lm, encoder, holdout[:ROWS])
+    return [] if known > other + MARGIN else [f"{line}, and those of holdout rows {other:.2f}"]
+
+
+def _mean_probability(lm: LanguageModel, encoder: Encoder, rows: Sequence[Encoded]) -> float:
+    nll = token_nll(lm, rows, encoder.pad_id).values()
+    return sum(math.exp(-float(each.mean())) for each in nll) / len(rows)
 
 
 def _context(
@@ -257,6 +303,7 @@ def _context(
     settings: TrainSettings,
     seed: int,
     supply: Supply,
+    spent: Meter,
 ) -> PrepareContext:
     def finetuned(
         rows: Sequence[Row], finetune_settings: TrainSettings, start: LanguageModel | None = None
@@ -264,18 +311,26 @@ def _context(
         twin = frozen_copy(start or lm)
         for name, parameter in twin.named_parameters():  # LoRA: of a copy with the adapter, the adapter only
             parameter.requires_grad_(not has_adapter(twin) or "lora_" in name)
-        finetune(twin, encoder, rows, finetune_settings, seed, Accelerator())
+        spent.flops += finetune(twin, encoder, rows, finetune_settings, seed, Accelerator()).flops
         return twin
 
-    def generate(*args: Any, **options: Any) -> list[list[str]]:
+    def generate(prompts: Sequence[str], **options: Any) -> list[list[str]]:
         if supply.generate is None:
             raise UserError(f"'{method.registered_name}' samples answers, and this runner has no generator.")
-        return supply.generate(lm, encoder, *args, **options)
+        texts = supply.generate(lm, encoder, prompts, **options)
+        for prompt, samples in zip(prompts, texts, strict=True):
+            _count(spent, [encoder.encode(prompt, text) for text in samples])
+        return texts
 
     random = torch.Generator().manual_seed(int(generator("prepare", seed).integers(2**62)))
     return PrepareContext(
         lm, encoder, forget, retain, random, generate, finetuned, settings=settings, load_base=supply.load_base
     )
+
+
+def _count(spent: Meter, rows: Sequence[Encoded]) -> None:
+    """Count one forward pass over rows."""
+    spent.forward(sum(len(row.ids) for row in rows), sum(row.answer_length for row in rows), backward=False)
 
 
 def _choose_parameters(method: Method, lm: LanguageModel, settings: TrainSettings) -> None:
@@ -297,8 +352,12 @@ def _choose_parameters(method: Method, lm: LanguageModel, settings: TrainSetting
 
 def _alternates(state: State, encoder: Encoder, forget: Sequence[Row]) -> dict[str, list[Encoded]]:
     texts: Mapping[str, Sequence[str]] = state["alternates"]
-    encoded = {row.id: [encoder.encode(row.prompt, text, row.id) for text in texts[row.id]] for row in forget}
-    return {row_id: [e for e in rows if e.answer_length > 0] for row_id, rows in encoded.items()}
+    encoded = {row.id: [encoder.encode(row.prompt, text, row.id) for text in texts.get(row.id, ())] for row in forget}
+    found = {row_id: [e for e in rows if e.answer_length > 0] for row_id, rows in encoded.items()}
+    without = [row_id for row_id, rows in found.items() if not rows]
+    if without:
+        raise UserError(f"{len(without)} forget rows have no alternate answer with a token, '{without[0]}' for one.")
+    return found
 
 
 def _prober(
@@ -318,14 +377,17 @@ def _prober(
     return make_prober(method, encoder, forget, retain, supply.holdout, random, reference, supply.stop_numbers)
 
 
-def _direct(method: Method, lm: LanguageModel, context: PrepareContext, clock: Clock) -> Outcome:
+def _direct(method: Method, lm: LanguageModel, context: PrepareContext, clock: Clock, spent: Meter) -> Outcome:
     """A method that is no gradient loop."""
     parameters = dict(lm.named_parameters())
-    before = _digest(parameters)
+    before = digest(parameters)
     with clock.phase("optimise"):
         method.unlearn(context)
-    if _digest(parameters) == before:
+    after = digest(parameters)
+    if not all(map(math.isfinite, itertools.chain.from_iterable(after))):
+        raise CellFailed("the method left weights that are not finite")
+    if after == before:
         raise CellFailed("the method changed no weight")
     trained = sorted(name for name, p in parameters.items() if p.requires_grad)
     count = sum(parameters[name].numel() for name in trained)
-    return Outcome(0, 0, 0, 0, 0, 1, 0, 0, 0.0, count, trained, peak_memory_bytes())
+    return Outcome(0, 0, 0, 0, 0, 1, 0, 0, spent.flops, count, trained, peak_memory_bytes())

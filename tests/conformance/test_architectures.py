@@ -12,26 +12,15 @@ import pytest
 import torch
 
 from unlearnbench.errors import UserError
-from unlearnbench.method import Method, methods
+from unlearnbench.method import methods
 from unlearnbench.registry import Entry
 from unlearnbench.testing import runs
 from unlearnbench.testing.tiny import ARCHITECTURES, tiny_encoder, tiny_rows, tiny_target
+from unlearnbench.testing.variants import quick
 from unlearnbench.text import collate
 
 #: A loss on answers with the reference's cache, hidden states, full logits of the policy, and a model of its own.
 FOUR = ("npo+klr", "rmu", "masc", "whp")
-
-#: Shorter preparation: what is checked does not hang on it.
-QUICK: dict[str, dict[str, Any]] = {
-    "altpo": {"max_new_tokens": 6, "per_row": 2},
-    "whp": {"epochs": 2},
-    "task-vector": {"epochs": 2},
-}
-
-
-def build(entry: Entry) -> Method:
-    method: Method = entry.build(**QUICK.get(entry.name, {}))
-    return method
 
 
 def matrix() -> list[Any]:
@@ -56,7 +45,7 @@ def test_the_matrix_is_whole() -> None:
 
 @pytest.mark.parametrize(("entry", "architecture", "lora"), matrix())
 def test_two_steps_and_a_resume(entry: Entry, architecture: str, lora: bool) -> None:
-    method = build(entry)
+    method = quick(entry)
     run = runs.start(method, architecture, lora)
     runs.check_steps(run)
     runs.check_resume(run, lambda hooks: runs.start(method, architecture, lora, hooks))

@@ -11,14 +11,14 @@ from accelerate import Accelerator
 from unlearnbench.clock import Clock
 from unlearnbench.errors import UserError
 from unlearnbench.finetuning import finetune
-from unlearnbench.method import Method, Terms, methods
-from unlearnbench.models import weights_hash
+from unlearnbench.method import Method, State, Terms, methods
+from unlearnbench.models import frozen_copy, weights_hash
 from unlearnbench.reference import Reference, token_nll
 from unlearnbench.selection import Selector
 from unlearnbench.settings import LoraSettings, TrainSettings
-from unlearnbench.testing.tiny import tiny_encoder, tiny_lm, tiny_rows
+from unlearnbench.testing.tiny import FORGET_ROWS, RETAIN_ROWS, tiny_encoder, tiny_lm, tiny_rows, tiny_target
 from unlearnbench.training import CellFailed, Hooks
-from unlearnbench.unlearning import unlearn
+from unlearnbench.unlearning import Supply, unlearn
 
 ENCODER = tiny_encoder()
 ROWS = tiny_rows(22)
@@ -49,6 +49,7 @@ def losses(lines, name):
 @pytest.mark.parametrize("method", ["npo", "npo+gdr", "npo+klr"])
 @pytest.mark.parametrize("batch, accumulation", [(4, 2), (2, 4), (1, 8), (3, 3)])
 def test_accumulation_does_not_change_the_update(method, batch, accumulation):
+    """B01, in float32; `tests/conformance/test_updates.py` has every method, and two processes."""
     whole = SGD.model_copy(update={"max_steps": 2, "epochs": 2, "retain_batch_size": 12})
     parts = whole.model_copy(
         update={"batch_size": batch, "accumulation": accumulation, "retain_batch_size": math.ceil(12 / accumulation)}
@@ -65,6 +66,7 @@ def test_accumulation_does_not_change_the_update(method, batch, accumulation):
 
 
 def test_the_last_incomplete_window_is_a_step_of_its_own():
+    """B58"""
     one = SGD.model_copy(update={"batch_size": 6})
     cut = SGD.model_copy(update={"batch_size": 2, "accumulation": 4, "retain_batch_size": 2})
     a, _, _ = run("npo", one, forget=FORGET[:6])
@@ -73,6 +75,7 @@ def test_the_last_incomplete_window_is_a_step_of_its_own():
 
 
 def test_a_row_left_over_is_seen_once():
+    """B58: 7 rows, 2 a batch."""
     _, outcome, _ = run("npo", SGD.model_copy(update={"batch_size": 2}), forget=ROWS[:7])
     assert (outcome.steps, outcome.rows_seen) == (4, 7)
 
@@ -92,6 +95,7 @@ def test_token_means_count_tokens_over_the_whole_step_not_per_micro_batch():
 
 
 def test_the_record_counts_steps_batches_tokens_and_warm_up():
+    """B16: 40 rows in batches of 8 x 4 are 2 steps; with two processes see `tests/conformance/test_updates.py`."""
     rows = tiny_rows(40)
     settings = TrainSettings(batch_size=8, accumulation=4, warmup_epochs=0.5, learning_rate=1e-3)
     lm, outcome, lines = run("npo", settings, forget=rows)
@@ -99,11 +103,12 @@ def test_the_record_counts_steps_batches_tokens_and_warm_up():
     assert (outcome.steps, outcome.effective_batch, outcome.warmup_steps, outcome.steps_per_epoch) == (2, 32, 1, 2)
     assert outcome.rows_seen == 40 and outcome.tokens == sum(len(e.ids) for e in encoded)
     assert outcome.trained_parameters == sum(p.numel() for p in lm.parameters())
-    assert outcome.warnings == ["only 2 optimiser steps"]
+    assert outcome.warnings[0] == "only 2 optimiser steps"
     assert [line["epoch"] for line in lines] == [0.5, 1.0]
 
 
 def test_one_forget_row_and_a_large_batch_are_one_step_an_epoch():
+    """B16"""
     _, outcome, _ = run("npo", TrainSettings(batch_size=32, epochs=3, learning_rate=1e-3), forget=ROWS[:1])
     assert (outcome.steps, outcome.rows_seen) == (3, 3)
 
@@ -132,6 +137,7 @@ class Poisoned(Method):
 
 
 def test_a_loss_that_is_not_finite_stops_the_cell_at_its_step():
+    """B13"""
     with pytest.raises(CellFailed, match=r"forget loss is nan at step 3"):
         run(Poisoned(), SGD.model_copy(update={"epochs": 5}))
 
@@ -143,6 +149,40 @@ def test_divergence_is_caught_when_it_happens():
 
     with pytest.raises(CellFailed, match=r"(loss|norm) is -?(inf|nan) at step \d+"):
         run(Ascent(), SGD.model_copy(update={"epochs": 20, "learning_rate": 10.0}), forget=ROWS[:2])
+
+
+class Weighted(Method):
+    """Plain losses times what is not finite: in the retain loss, or in the gradient alone."""
+
+    retain: str = "nll"
+    spoil: str
+
+    def forget_loss(self, step):
+        nll = step.forget.sequence_nll()
+        # sqrt has an infinite slope at 0, and 0 is the value of all these losses
+        return Terms(((nll - nll.detach()).abs()).sqrt() if self.spoil == "gradient" else -nll)
+
+    def retain_loss(self, step):
+        return Terms(step.retain.sequence_nll() * (float("inf") if self.spoil == "retain" else 1.0))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [("retain", r"the retain loss is inf at step 1"), ("gradient", r"gradient norm is nan at step 1")],
+)
+def test_retain_losses_and_gradients_are_looked_at_too(spoil, reason):
+    """B13: each loss by itself, and the gradient, whose loss may be finite."""
+    with pytest.raises(CellFailed, match=reason):
+        run(Weighted(spoil=spoil))
+
+
+def test_weights_that_the_last_step_made_infinite_fail_the_cell():
+    """B13: no loss comes after the last step to show it."""
+    settings = SGD.model_copy(update={"max_steps": 1, "learning_rate": 1e30, "weight_decay": 1e30})
+    with pytest.raises(CellFailed, match=r"weights are not finite after step 1"):
+        run(settings=settings)
+    with pytest.raises(CellFailed, match=r"weights are not finite after step 1"):
+        finetune(tiny_lm(), ENCODER, ROWS, settings, 0, Accelerator())
 
 
 class Idle(Method):
@@ -158,11 +198,27 @@ def test_weights_that_do_not_move_fail_the_cell():
 
 
 def test_rows_without_an_answer_are_left_out_and_named():
+    """B04: forget rows, retain rows, and rows of fine-tuning."""
     empty = [*FORGET, tiny_rows(1, "empty")[0].__class__(id="hollow", prompt="Who?", answer="")]
     _, outcome, _ = run("npo", forget=empty)
     assert outcome.rows_seen == 8 and any("hollow" in warning for warning in outcome.warnings)
     with pytest.raises(UserError, match=r"None of the 1 forget rows has an answer token"):
         run("npo", forget=empty[-1:])
+    with pytest.raises(UserError, match=r"None of the 1 retain rows has an answer token"):
+        run("npo+gdr", retain=empty[-1:])
+    with pytest.raises(UserError, match=r"None of the 1 rows has an answer token"):
+        finetune(tiny_lm(), ENCODER, empty[-1:], SGD, 0, Accelerator())
+
+
+def test_a_long_question_leaves_the_answer_whole():
+    """B04: the question is cut and not the answer, so that no row is trained on nothing."""
+    encoder, row = tiny_encoder(32), tiny_rows(1)[0]
+    long = row.__class__(id="long", prompt=row.prompt * 10, answer=row.answer)
+    _, outcome = unlearn(methods.get("npo").build(), tiny_lm(), encoder, [long], [], SGD, 0, Accelerator())
+    assert outcome.rows_seen == 1 and encoder.encode(long.prompt, long.answer).answer_length > len(row.answer) - 1
+    verbose = row.__class__(id="verbose", prompt="Who?", answer=row.answer * 10)
+    with pytest.raises(UserError, match="verbose"):
+        unlearn(methods.get("npo").build(), tiny_lm(), encoder, [verbose], [], SGD, 0, Accelerator())
 
 
 # -- B45: retain rows -------------------------------------------------------------------------------------------
@@ -185,6 +241,7 @@ class Recorder(Method):
 
 @pytest.mark.parametrize("forget, retain, epochs, steps", [(10, 3, 1, 4), (3, 10, 4, 4), (1, 1, 2, 2)])
 def test_steps_follow_the_forget_rows_and_every_retain_row_is_seen(forget, retain, epochs, steps):
+    """B45"""
     method = Recorder(seen=[])
     settings = TrainSettings(batch_size=3, epochs=epochs, learning_rate=1e-3)
     _, outcome, _ = run(method, settings, forget=ROWS[:forget], retain=ROWS[10 : 10 + retain])
@@ -194,9 +251,15 @@ def test_steps_follow_the_forget_rows_and_every_retain_row_is_seen(forget, retai
     assert {i for kind, *ids in shown if kind == "forget" for i in ids} == {r.id for r in ROWS[:forget]}
 
 
-def test_no_retain_rows_is_an_error_only_for_methods_that_need_them():
-    with pytest.raises(UserError, match=r"needs retain rows"):
-        run("npo+gdr", retain=[])
+@pytest.mark.parametrize("name", methods.names())
+def test_no_retain_rows_is_an_error_for_each_method_that_needs_them(name):
+    """B45: an empty retain set is never taken for no retain term."""
+    if "retain" in methods.get(name).build().requirements:
+        with pytest.raises(UserError, match=r"needs retain rows"):
+            run(name, retain=[])
+
+
+def test_no_retain_rows_is_no_error_for_others():
     run("npo", retain=[])
 
 
@@ -210,6 +273,7 @@ def test_retain_weight_zero_runs_no_retain_forward():
 
 
 def test_the_reference_shares_no_memory_and_never_moves():
+    """B59; every architecture in `tests/unit/test_reference.py`."""
     lm = tiny_lm("smollm2")
     reference = Reference(lm)
     before = weights_hash(reference._lm)
@@ -274,11 +338,52 @@ def test_a_killed_run_resumes_to_the_same_weights(tmp_path, lora):
 
 
 def test_a_checkpoint_of_other_settings_is_refused(tmp_path):
+    """B49"""
     settings = TrainSettings(batch_size=1, accumulation=4, epochs=2, learning_rate=1e-2, checkpoint_every=1)
     interrupted(tmp_path, settings, after=3)
     other = settings.model_copy(update={"batch_size": 4, "accumulation": 1})
     with pytest.raises(UserError, match=r"made with other settings"):
         run("npo+klr", other, hooks=Hooks(checkpoint=tmp_path))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"method": "npo+klr", "beta": 0.5},
+        {"method": "npo+gdr"},
+        {"forget": ROWS[1:9]},
+        {"retain": RETAIN[1:]},
+        {"seed": 1},
+    ],
+)
+def test_a_checkpoint_of_another_request_is_refused(tmp_path, other):
+    """B49: another method, another hyper-parameter, other rows, another seed."""
+    settings = TrainSettings(batch_size=4, epochs=2, learning_rate=1e-2, checkpoint_every=1)
+    interrupted(tmp_path, settings, after=3)
+    with pytest.raises(UserError, match=r"made with other (method|rows|seed)"):
+        run(**{"method": "npo+klr", "settings": settings, "hooks": Hooks(checkpoint=tmp_path), **other})
+
+
+def test_a_finished_run_takes_no_step_again(tmp_path):
+    """B49: its last checkpoint is its end."""
+    settings = TrainSettings(batch_size=4, epochs=2, learning_rate=1e-2, checkpoint_every=1)
+    whole, outcome, _ = run("npo+klr", settings, hooks=Hooks(checkpoint=tmp_path))
+    again, second, lines = run("npo+klr", settings, hooks=Hooks(checkpoint=tmp_path))
+    assert weights_hash(again) == weights_hash(whole)
+    assert (second.steps, second.tokens, losses(lines, "forget")) == (outcome.steps, outcome.tokens, [])
+
+
+@pytest.mark.parametrize("content", [b"", b"half", None])
+def test_a_damaged_checkpoint_is_one_line(tmp_path, content):
+    """B49: nothing, no checkpoint at all, and the first half of one."""
+    settings = TrainSettings(batch_size=4, epochs=2, learning_rate=1e-2, checkpoint_every=1)
+    interrupted(tmp_path, settings, after=3)
+    file = tmp_path / "checkpoint.pt"
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2] if content is None else content)
+    with pytest.raises(UserError, match=r"cannot be read; remove it") as error:
+        run("npo+klr", settings, hooks=Hooks(checkpoint=tmp_path))
+    assert "\n" not in str(error.value)
 
 
 def test_half_a_checkpoint_is_never_left(tmp_path, monkeypatch):
@@ -356,6 +461,76 @@ def test_evaluation_and_warm_up_are_off_the_clock():
     assert clock.seconds["evaluate"] >= 0.1 and clock.seconds["warmup"] > 0 and clock.seconds["optimise"] > 0
     assert clock.cost == pytest.approx(sum(clock.seconds[p] for p in ("prepare", "optimise", "probe", "select")))
     assert [line["trajectory"] for line in lines if "trajectory" in line] == [{"x": 1.0}, {"x": 1.0}]
+
+
+# -- B36: roles --------------------------------------------------------------------------------------------------
+
+
+def test_a_target_that_does_not_know_the_forget_rows_is_named():
+    """B36: a random model, a model trained on other rows (as the retrained one is), and the right one."""
+
+    def doubts(lm, holdout=()):
+        lm = frozen_copy(lm).requires_grad_(True)
+        supply = Supply(holdout=holdout)
+        method = methods.get("npo").build()
+        _, outcome = unlearn(method, lm, ENCODER, FORGET_ROWS, [], SGD, 0, Accelerator(), supply=supply)
+        return [warning for warning in outcome.warnings if "may not know" in warning]
+
+    retrained = tiny_lm()
+    finetune(retrained, ENCODER, RETAIN_ROWS, TrainSettings(epochs=30, learning_rate=2e-2), 0, Accelerator())
+    (line,) = doubts(tiny_lm())
+    assert "\n" not in line and "probability 0.0" in line
+    assert len(doubts(retrained)) == 1
+    (line,) = doubts(retrained, holdout=tiny_rows(4, "holdout", 90))
+    assert "those of holdout rows 0." in line
+    assert doubts(tiny_target()) == [] == doubts(tiny_target(), holdout=tiny_rows(4, "holdout", 90))
+
+
+# -- alternates, randomness, compute -----------------------------------------------------------------------------
+
+
+def test_what_is_drawn_for_a_row_does_not_depend_on_its_batch():
+    """Alternates, and a method's own randomness, are functions of seed, step and row."""
+
+    class Drawn(Method):
+        needs = frozenset({"alternate"})
+        seen: dict = {}
+
+        def prepare(self, context):
+            return State(alternates={row.id: [f"Answer {i}." for i in range(50)] for row in context.forget})
+
+        def forget_loss(self, step):
+            for row_id, ids in zip(step.forget.batch.row_ids, step.alternate.batch.input_ids, strict=True):
+                number = float(torch.rand((), generator=step.generator(row_id)))
+                self.seen.setdefault((step.number, row_id), (ids[ids != ENCODER.pad_id].tolist(), number))
+            return Terms(-step.forget.sequence_nll())
+
+    whole, pieces = Drawn(seen={}), Drawn(seen={})
+    run(whole, SGD.model_copy(update={"epochs": 2}))
+    run(pieces, SGD.model_copy(update={"epochs": 2, "batch_size": 2, "accumulation": 4}))
+    assert whole.seen == pieces.seen and len({tuple(ids) for ids, _ in whole.seen.values()}) > 5
+    assert len({number for _, number in whole.seen.values()}) == len(whole.seen) == 16
+
+
+def test_a_row_without_an_alternate_is_an_error():
+    class Silent(Method):
+        needs = frozenset({"alternate"})
+
+        def prepare(self, context):
+            return State(alternates={row.id: [""] for row in context.forget[1:]})
+
+    with pytest.raises(UserError, match=r"8 forget rows have no alternate answer with a token"):
+        run(Silent())
+
+
+def test_what_is_computed_before_the_loop_counts_as_compute():
+    """The reinforced model of WHP, sampled alternates, the reference's cached log-probabilities."""
+    settings = SGD.model_copy(update={"max_steps": 1})
+    plain = run("ga", settings)[1].flops
+    cached = run("npo", settings)[1].flops
+    assert cached == pytest.approx(plain * (1 + 1 / 3), rel=0.15)  # one forward pass more, without padding
+    once, twice = (run("whp", settings, epochs=n, keep=8)[1].flops for n in (1, 2))
+    assert once == pytest.approx(2 * plain, rel=0.1) and twice == pytest.approx(3 * plain, rel=0.1)
 
 
 # -- selection --------------------------------------------------------------------------------------------------

@@ -8,15 +8,17 @@ from __future__ import annotations
 import contextlib
 import math
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import Accelerator
 from torch import Tensor
 
 from unlearnbench.benchmarks.base import Row
+from unlearnbench.errors import UserError
 from unlearnbench.generation import sample_texts
 from unlearnbench.language_model import LanguageModel
 from unlearnbench.method import Method
@@ -61,6 +63,7 @@ def start(
     hooks: Hooks | None = None,
     settings: TrainSettings = SETTINGS,
     forget: Sequence[Row] = FORGET_ROWS,
+    dtype: torch.dtype = torch.float32,
 ) -> Run:
     """Run the method on a copy of `tiny_target`, with what its `needs` declare and no more.
 
@@ -68,7 +71,7 @@ def start(
     """
     if method.stop is not None and (method.stop.get("confirm") or 0) >= len(forget):
         method = method.model_copy(update={"stop": {**method.stop, "confirm": 2}})
-    lm = frozen_copy(tiny_target(architecture)).requires_grad_(True)
+    lm = frozen_copy(tiny_target(architecture, dtype=dtype)).requires_grad_(True)
     before = _weights(add_lora(frozen_copy(lm), LORA, SEED) if lora else lm)
     hooks, lines = hooks or Hooks(), list[dict[str, Any]]()
     hooks.log = lines.append
@@ -125,6 +128,47 @@ def check_resume(run: Run, again: Callable[[Hooks], Run]) -> None:
         if line["step"] in resumed and "forget_loss" in line:
             other = resumed[line["step"]]
             assert line["forget_loss"] == other["forget_loss"], "the resumed run has another forget loss"
+
+
+WHOLE = TrainSettings(
+    epochs=2, max_steps=2, batch_size=4, retain_batch_size=4, optimizer="sgd", learning_rate=0.1, clip=None
+)
+
+
+def check_accumulation(method: Method) -> None:
+    """Batch 4 x 1, 2 x 2 and 1 x 4 give the same updates: two steps of SGD in float64, the last of fewer rows.
+
+    A protocol that breaks `accumulation` must refuse to be accumulated. One that breaks `padding` sees another padding
+    in other batches: then the updates must differ.
+    """
+    pieces = [
+        WHOLE.model_copy(update={"batch_size": size, "retain_batch_size": size, "accumulation": 4 // size})
+        for size in (2, 1)
+    ]
+    if "accumulation" in method.broken_invariants:
+        for settings in pieces:
+            try:
+                start(method, settings=settings)
+            except UserError as error:
+                assert "accumulation 1" in str(error), f"the refusal does not name what is allowed: {error}"
+            else:
+                raise AssertionError("a loss that is no mean over the step was accumulated")
+        return
+    whole = start(method, settings=WHOLE, dtype=torch.float64)
+    apart = [distance(whole, start(method, settings=settings, dtype=torch.float64).after) for settings in pieces]
+    if "padding" in method.broken_invariants:
+        assert max(apart) > SAME, "the declared break of 'padding' does not show in other batches"
+    else:
+        assert max(apart) <= SAME, f"batches of {pieces[apart.index(max(apart))].batch_size} give another update"
+
+
+SAME = 1e-5  #: of the largest move: transformers normalises in float32, whatever the weights are
+
+
+def distance(whole: Run, weights: Mapping[str, Tensor]) -> float:
+    """How far weights are from those that a run ends with, relative to the run's largest move."""
+    moves = [float((value - whole.before[name]).abs().max()) for name, value in whole.after.items()]
+    return max(float((value - weights[name]).abs().max()) for name, value in whole.after.items()) / max(moves)
 
 
 class _Killed(BaseException):

@@ -27,6 +27,7 @@ from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 from unlearnbench.benchmarks.base import Row
 from unlearnbench.finetuning import finetune
 from unlearnbench.language_model import LanguageModel
+from unlearnbench.models import frozen_copy
 from unlearnbench.settings import TrainSettings
 from unlearnbench.text import Encoder
 
@@ -103,10 +104,12 @@ def tiny_target(architecture: str = "llama", seed: int = 0, dtype: torch.dtype =
 
     Trained once per process (a second or two) and shared: copy it before changing it (`models.frozen_copy`).
     """
+    if dtype != torch.float32:
+        return frozen_copy(tiny_target(architecture, seed)).to(dtype).requires_grad_(True)
     lm = tiny_lm(architecture, seed)
     settings = TrainSettings(epochs=60, batch_size=16, learning_rate=2e-2)
     finetune(lm, tiny_encoder(), [*FORGET_ROWS, *RETAIN_ROWS], settings, seed, Accelerator())
-    return lm.to(dtype)
+    return lm
 
 
 def tiny_rows(count: int = 8, prefix: str = "row", start: int = 0) -> list[Row]:
