@@ -313,6 +313,38 @@ def import_(
 
 
 @app.command()
+def new(
+    kind: Annotated[str, typer.Argument(help="method or metric.")],
+    name: Annotated[str, typer.Argument(help="The name it is to have, such as my-method.")],
+    out: Annotated[Path, typer.Option(help="Folder of the two files.")] = Path(),
+) -> None:
+    """Write the file of a new method or metric, which works and waits to be changed, and its test."""
+    from unlearnbench.testing import scaffold
+
+    file, test = scaffold.write(kind, name, out)
+    typer.echo(f"{file}\n{test}")
+    typer.echo(f"try: unlearnbench check {kind} {name} --plugin {file}")
+
+
+@app.command()
+def check(
+    kind: Annotated[str, typer.Argument(help="method or metric.")],
+    name: Annotated[str, typer.Argument(help="Its registered name.")],
+    plugin: Plugins = [],  # noqa: B006
+) -> None:
+    """Check that everything holds of a method or metric that holds of the built-in ones, a line per check."""
+    from unlearnbench.errors import did_you_mean
+
+    if kind not in ("method", "metric"):
+        raise UserError(f"There are no checks of a '{kind}'; {did_you_mean(kind, ('method', 'metric'))}")
+    from unlearnbench.testing import check as conformance
+
+    _plugins(plugin)
+    checks = conformance.method_checks(name) if kind == "method" else conformance.metric_checks(name)
+    raise typer.Exit(1 if conformance.report(checks, typer.echo) else 0)
+
+
+@app.command()
 def env() -> None:
     """Show versions, hardware and what optional parts are missing, with the command that mends it."""
     from unlearnbench.catalogue import environment

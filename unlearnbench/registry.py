@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 from unlearnbench.errors import UserError, did_you_mean
@@ -181,8 +182,8 @@ def _origin(origin: str) -> Iterator[None]:
         Registry._origin = None
 
 
-def load_plugin(path: str | Path) -> None:
-    """Run a plug-in file, which may register into any registry. Loading one file twice does nothing.
+def load_plugin(path: str | Path) -> ModuleType:
+    """Run a plug-in file, which may register into any registry. The module; loading one file twice gives it again.
 
     Raises `UserError` when the file is missing, does not run, or takes a name that is taken; what it had
     registered before the error is forgotten.
@@ -192,7 +193,7 @@ def load_plugin(path: str | Path) -> None:
         raise UserError(f"There is no plug-in file {path}.")
     module_name = f"unlearnbench_plugin_{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
     if module_name in sys.modules:
-        return
+        return sys.modules[module_name]
     spec = importlib.util.spec_from_file_location(module_name, file)
     if spec is None or spec.loader is None:
         raise UserError(f"The plug-in {path} is not a Python file.")
@@ -206,6 +207,7 @@ def load_plugin(path: str | Path) -> None:
         if isinstance(error, UserError):
             raise
         raise UserError(f"The plug-in {path} does not load: {type(error).__name__}: {error}") from error
+    return module
 
 
 def _origin_of(cls: type) -> str:

@@ -18,18 +18,16 @@ import torch
 from unlearnbench.method import RETAIN, Method, methods
 from unlearnbench.registry import Entry
 from unlearnbench.testing import losses
+from unlearnbench.testing.variants import variants
 
-#: Settings under which a tiny random model, which prefers no token, has something to forget.
-AWAKE: dict[str, dict[str, Any]] = {
-    "masc": {"rho": 1e-9, "min_prefix": 2, "min_suffix": 2},
-    "simnpo": {"beta": 0.5},
-}
+CUT = {"min_prefix": 2, "min_suffix": 2}  #: the tiny answers are shorter than MASC's defaults, and count whole
 
 #: Settings beyond the presets that change what is computed.
 MORE: dict[str, list[dict[str, Any]]] = {
     "masc": [
-        {"cut": None, "min_prefix": 32, "min_suffix": 32},
-        {"cuts": "fixed"},
+        CUT,
+        {"cut": None},
+        {"cuts": "fixed", **CUT},
         {"alternatives": "reference", "within": 1.0, "k": 3},
         {"form": "smoothmax", "beta": 2.0},
         {"penalty": "hinge"},
@@ -50,31 +48,19 @@ AT_STEP_ZERO: dict[str, Callable[[Any], float] | None] = {
 }
 
 
-def build(entry: Entry, **values: Any) -> Method:
-    values = {**AWAKE.get(entry.cls.registered_name, {}), **values}
-    method: Method = entry.build(**values)
-    return method
-
-
-def variants() -> list[Any]:
+def everything() -> list[Any]:
     """Each class with each of its protocols, each preset, each retain regulariser, and further settings."""
-    found = []
-    for entry in methods:
-        if not entry.build().is_loop:
-            continue
-        protocols = entry.cls.protocols if entry.preset_of is None else [entry.build().protocol]
-        for protocol in protocols:
-            found.append(pytest.param(build(entry, protocol=protocol), id=f"{entry.name}-{protocol}"))
-        if entry.preset_of is None:
-            for values in MORE.get(entry.name, []):
-                label = ",".join(f"{k}={v}" for k, v in values.items())
-                found.append(pytest.param(build(entry, **values), id=f"{entry.name}-{label}"))
+    found = [pytest.param(method, id=name) for name, method in variants()]
+    for name, settings in MORE.items():
+        for values in settings:
+            label = ",".join(f"{k}={v}" for k, v in values.items())
+            found.append(pytest.param(methods.get(name).build(**values), id=f"{name}-{label}"))
     npo = methods.get("npo")
     found += [pytest.param(npo.build(retain=retain), id=f"npo-retain-{retain}") for retain in RETAIN]
     return found
 
 
-VARIANTS = variants()
+VARIANTS = everything()
 
 
 @pytest.mark.parametrize("check", losses.LOSS_CHECKS, ids=lambda check: check.__name__)
@@ -97,6 +83,11 @@ def test_step_zero(method: Method) -> None:
 @pytest.mark.parametrize("entry", list(methods), ids=lambda entry: entry.name)
 def test_hyper_parameters(entry: Entry, check: Callable[[Method], None]) -> None:
     check(entry.build())
+
+
+@pytest.mark.parametrize("entry", list(methods), ids=lambda entry: entry.name)
+def test_declaration(entry: Entry) -> None:
+    losses.check_declaration(entry)
 
 
 @pytest.mark.parametrize("entry", list(methods), ids=lambda entry: entry.name)

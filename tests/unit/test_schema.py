@@ -116,7 +116,9 @@ def test_a_grid_inside_a_mapping_spans_cells(write):
     assert [(c.params["stop"]["alpha"], c.settings.lora.r) for c in cells] == wanted
     assert [c.label for c in cells] == [f"masc[stop.alpha={alpha},lora.r={r}]" for alpha, r in wanted]
     assert cells[0].title.endswith("[stop.alpha=0.3,lora.r=2]")
-    (found,) = problems(write(GOOD.replace("  - npo\n", "  - npo: {stop: {rule: violation, alpha: {grid: [.3, 7]}}}\n")))
+    (found,) = problems(
+        write(GOOD.replace("  - npo\n", "  - npo: {stop: {rule: violation, alpha: {grid: [.3, 7]}}}\n"))
+    )
     assert "e.yaml:9:" in found and "alpha 7" in found
 
 

@@ -1,4 +1,4 @@
-"""What must hold of every method's losses: checks over one method, on a tiny random model in float64.
+"""What must hold of every method's losses: checks over one method, on tiny targets in float64.
 
 Each `check_…` raises AssertionError. A protocol or retain regulariser that breaks an invariant declares it (`breaks`),
 and then the check asserts the break, so that a declaration cannot go stale.
@@ -10,7 +10,6 @@ import dataclasses
 import math
 import pickle
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -18,20 +17,19 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from unlearnbench.language_model import LanguageModel
-from unlearnbench.method import Method, PrepareContext, State, Step, Terms, View, Views
+from unlearnbench.method import INVARIANTS, NEEDS, Method, PrepareContext, State, Step, Terms, View, Views
 from unlearnbench.reference import run
+from unlearnbench.registry import Entry
 from unlearnbench.settings import TrainSettings
-from unlearnbench.testing.tiny import tiny_encoder, tiny_lm, tiny_rows
+from unlearnbench.testing.tiny import FORGET_ROWS, RETAIN_ROWS, tiny_encoder, tiny_target
 from unlearnbench.text import Batch, Encoded, collate
 
-FORGET, RETAIN = 6, 5
 RELATIVE, ABSOLUTE = 1e-9, 1e-11
 PARTS = ("forget", "retain")
 
 
-@lru_cache
 def _model(seed: int) -> LanguageModel:
-    return tiny_lm(seed=seed, dtype=torch.float64)
+    return tiny_target(seed=seed, dtype=torch.float64)
 
 
 class Stage:
@@ -44,7 +42,7 @@ class Stage:
         self.method, self.encoder = method, tiny_encoder()
         self.frozen = _model(1)
         self.policy = self.frozen if twins else _model(0)
-        forget, retain = tiny_rows(FORGET), tiny_rows(RETAIN, "retain", 50)
+        forget, retain = FORGET_ROWS, RETAIN_ROWS
         context = PrepareContext(
             lm=self.frozen,
             encoder=self.encoder,
@@ -206,6 +204,7 @@ def check_gradient(method: Method) -> None:
     """Finite losses; a finite gradient reaches the policy, none the frozen model; the global random state is kept."""
     before = torch.get_rng_state()
     stage = Stage(method)
+    weights = [p.detach().clone() for p in stage.frozen.parameters()]
     stage.frozen.requires_grad_(True)
     for part in stage.parts():
         stage.policy.zero_grad()
@@ -217,6 +216,8 @@ def check_gradient(method: Method) -> None:
         assert any(bool((g != 0).any()) for g in gradients), f"the {part} loss has no gradient"
         assert all(p.grad is None for p in stage.frozen.parameters()), f"the {part} loss reaches the reference"
     stage.policy.zero_grad()
+    same = (torch.equal(p, w) for p, w in zip(stage.frozen.parameters(), weights, strict=True))
+    assert all(same), "the weights of the reference changed"
     assert torch.equal(before, torch.get_rng_state()), "the global random state was used"
 
 
@@ -225,6 +226,26 @@ def check_repeatable(method: Method) -> None:
     first, second = Stage(method), Stage(method)
     for part in first.parts():
         assert torch.equal(first.loss(part), second.loss(part)), f"the {part} loss is not repeatable"
+
+
+def check_single_rows(method: Method) -> None:
+    """A batch of one row has a finite loss, without a gradient that is not."""
+    stage = Stage(method)
+    for part in stage.parts():
+        for i in range(len(stage.rows[part])):
+            stage.policy.zero_grad()
+            loss = stage.loss(part, stage.single(part, i))
+            loss.backward()  # type: ignore[no-untyped-call]
+            gradients = [p.grad for p in stage.policy.parameters() if p.grad is not None]
+            finite = torch.isfinite(loss) and all(bool(torch.isfinite(g).all()) for g in gradients)
+            assert finite, f"the {part} loss of one row alone is {float(loss)}, or its gradient is not finite"
+    stage.policy.zero_grad()
+
+
+def losses_of(method: Method) -> dict[str, float]:
+    """The losses of each part: what another process must find too."""
+    stage = Stage(method)
+    return {part: float(stage.loss(part)) for part in stage.parts()}
 
 
 # -- hyper-parameters ------------------------------------------------------------------------------------------
@@ -237,8 +258,23 @@ def check_round_trip(method: Method) -> None:
     assert pickle.loads(pickle.dumps(method)) == method
 
 
+def check_declaration(entry: Entry) -> None:
+    """A title, a docstring, and protocols, broken invariants and needs that the harness knows."""
+    cls = entry.cls
+    assert issubclass(cls, Method), f"{cls.__name__} is no Method"
+    assert entry.title and entry.title != entry.name, "there is no title"
+    assert cls.__doc__ and cls.__doc__ != Method.__doc__, "the class has no docstring: idea and equation"
+    assert "ours" in cls.protocols and all(cls.protocols.values()), "each protocol is described, 'ours' among them"
+    unknown = {*cls.breaks, *cls.protocol_needs} - set(cls.protocols)
+    assert not unknown, f"`breaks` and `protocol_needs` name protocols that do not exist: {sorted(unknown)}"
+    unknown = set().union(*cls.breaks.values()) - set(INVARIANTS)
+    assert not unknown, f"`breaks` names unknown invariants: {sorted(unknown)}; allowed: {', '.join(INVARIANTS)}"
+    unknown = cls.needs.union(*cls.protocol_needs.values()) - set(NEEDS)
+    assert not unknown, f"`needs` names what nobody supplies: {sorted(unknown)}; allowed: {', '.join(NEEDS)}"
+
+
 def check_bounds(method: Method) -> None:
-    """Every number has bounds and every default a source; what lies outside is refused, naming the field."""
+    """Every default has a source; what lies outside a bound, or has no name, is refused in a line that names it."""
     for name, field in type(method).model_fields.items():
         source = (field.json_schema_extra or {}).get("source") if isinstance(field.json_schema_extra, dict) else None
         assert source, f"the default of '{name}' has no source"
@@ -265,5 +301,12 @@ def _refused(method: Method, name: str, value: Any) -> None:
     raise AssertionError(f"'{name}: {value}' is not refused")
 
 
-LOSS_CHECKS = (check_shift, check_padding, check_accumulation, check_gradient, check_repeatable)
+LOSS_CHECKS = (
+    check_shift,
+    check_padding,
+    check_accumulation,
+    check_gradient,
+    check_repeatable,
+    check_single_rows,
+)
 VALUE_CHECKS = (check_round_trip, check_bounds)
