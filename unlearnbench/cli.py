@@ -196,6 +196,27 @@ def unlearn(
 
 
 @app.command()
+def reproduce(
+    experiment: Annotated[str, typer.Argument(help="A packaged experiment (`list experiments`), or a YAML file.")],
+    seeds: Annotated[str | None, typer.Option(help="A number of seeds, or a comma-separated list.")] = None,
+    set_: Annotated[list[str], typer.Option("--set", help="Change a value: model.name=FOLDER.")] = [],  # noqa: B006
+    runs: Runs = Path("runs"),
+    out: Annotated[Path | None, typer.Option(help="Folder of the report (default: RUNS/reports/NAME).")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Worker processes.")] = 2,
+) -> None:
+    """Run a paper's experiment: what it will take, its tables and figures, and what came of the paper's claims."""
+    from unlearnbench.executors import start_early
+
+    start_early()
+    from unlearnbench import pipeline
+
+    failed = pipeline.run(
+        experiment, overrides=set_, seeds=_seeds(seeds), root=runs, out=out, workers=workers, estimate=True
+    )
+    raise typer.Exit(1 if failed else 0)
+
+
+@app.command()
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Folders of run folders.")] = [Path("runs")],  # noqa: B006
     experiment: Annotated[str | None, typer.Option(help="Only the cells of this experiment.")] = None,

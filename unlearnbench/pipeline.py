@@ -43,11 +43,12 @@ def run(
     rerun: str = "missing",
     dry_run: bool = False,
     hardware: str | None = None,
+    estimate: bool = False,
     console: Console | None = None,
 ) -> bool:
     """Run what is missing of an experiment, write its report, print its table. True when a cell failed.
 
-    `dry_run`: only show the plan, and what it takes on `hardware`.
+    `dry_run`: only show the plan, and what it takes on `hardware`. `estimate`: say first what is left to do.
     """
     console = console or Console()
     start = time.monotonic()
@@ -61,6 +62,9 @@ def run(
     console.print(f"[bold]{experiment.title}[/bold]")
     for line in preflight.room(todo, root) + preflight.parts(planned_metrics(planned), experiment.attacks):
         warn(console, line)
+    if estimate:
+        for line in table.summary(*_priced(planned, store, hardware)):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
     failed = build(console, store, planned, workers, plugins)
     keys = {p.stage.key for p in planned}
     name = Path(source).stem
@@ -88,17 +92,21 @@ def run(
 
 def show_plan(planned: Sequence[Planned], store: Store, console: Console, hardware: str | None = None) -> None:
     """Print the stages, which of them are there, and what the others take on `hardware` (None: on this machine)."""
-    states = {p.name: "to build" if store.due(p.stage) else store.state(p.stage) for p in planned}
-    spec = planned[0].stage.spec
-    settings = ModelSettings(**spec["model"]["settings"])
-    machine = costs.machine(hardware, settings, int(spec["threads"]))
-    priced = table.price(planned, states, machine)
+    priced, machine = _priced(planned, store, hardware)
     unknown = dict.fromkeys(text for p in planned for text in p.unknown)
     lines = table.stages(priced, machine)
     lines += [f"not at hand: {text}; what is built already cannot be told" for text in unknown]
     lines += table.summary(priced, machine)
-    for line in [*lines, *(["", *table.elsewhere(planned, states)] if not machine.measured else [])]:
+    for line in [*lines, *(["", *table.elsewhere(priced)] if not machine.measured else [])]:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _priced(planned: Sequence[Planned], store: Store, hardware: str | None) -> tuple[list[table.Priced], costs.Machine]:
+    """The stages with their states and estimates, and the machine these are for."""
+    states = {p.name: "to build" if store.due(p.stage) else store.state(p.stage) for p in planned}
+    spec = planned[0].stage.spec
+    machine = costs.machine(hardware, ModelSettings(**spec["model"]["settings"]), int(spec["threads"]))
+    return table.price(planned, states, machine), machine
 
 
 def write_report(roots: Sequence[Path], experiment: str | None, out: Path, console: Console | None = None) -> None:

@@ -25,6 +25,8 @@ methods: [npo, graddiff]
 metrics: [one_minus_prob, forget_exact, retain_exact, forget_quality]
 seeds: [0]
 report: {tables: [main], plots: [wallclock, tradeoff]}
+claims:
+  - {claim: GradDiff keeps more, kind: superiority, metric: retain_exact, of: graddiff, against: [npo], better: higher}
 """
 PLUGIN = '''\
 """A method of one's own, in a file outside the project."""
@@ -94,6 +96,17 @@ def test_a_run_leaves_stages_tables_plots_and_a_page(done: tuple[Path, str]) -> 
     assert len(numbers(folder / "runs")) == 4
     for file in (folder / "runs").glob("*/*.json"):
         json.loads(file.read_text(), parse_constant=pytest.fail)
+
+
+def test_reproduce_says_what_is_left_and_what_came_of_the_claims(done: tuple[Path, str]) -> None:
+    folder, _ = done
+    output = unlearnbench("reproduce", "smoke.yaml", cwd=folder)
+    assert "9 of 9 stages are there." in output and "reused 9 of 9 stages" in output
+    verdict = next(line for line in output.splitlines() if "GradDiff keeps more" in line)
+    assert verdict.startswith("undecided") and "1 seed; 5 are needed" in verdict and "against npo" in verdict
+    claims = pd.read_csv(folder / "runs" / "reports" / "smoke" / "claims.csv")
+    assert list(claims["verdict"]) == ["undecided"] and list(claims["seeds"]) == [1]
+    assert "What came of the claims" in (folder / "runs" / "reports" / "smoke" / "report.html").read_text()
 
 
 def test_the_record_says_what_was_done(done: tuple[Path, str]) -> None:

@@ -71,9 +71,10 @@ def summary(priced: Sequence[Priced], machine: Machine) -> list[str]:
     return lines
 
 
-def elsewhere(planned: Sequence[Planned], states: Mapping[str, str]) -> list[str]:
+def elsewhere(priced: Sequence[Priced]) -> list[str]:
     """The same on every accelerator with figures, a line each."""
     lines = []
+    planned, states = [one.planned for one in priced], {one.planned.name: one.state for one in priced}
     for machine in MACHINES.values():
         left = [one for one in price(planned, states, machine) if one.missing]
         if left:
