@@ -56,7 +56,7 @@ def command(*arguments: str, cwd: Path) -> list[str]:
 
 
 def unlearnbench(*arguments: str, cwd: Path, code: int = 0) -> str:
-    """Run the command line in a folder; its output. No network is needed: the hub is switched off."""
+    """Run the command line in a folder; its output. B62: no network is needed, and there is none."""
     done = subprocess.run(
         command(*arguments, cwd=cwd), cwd=cwd, env=environment(), capture_output=True, text=True, timeout=1800
     )
@@ -66,8 +66,9 @@ def unlearnbench(*arguments: str, cwd: Path, code: int = 0) -> str:
 
 
 def environment() -> dict[str, str]:
-    here = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    here = Path(__file__).resolve().parents[2]
+    parts = [str(here / "tests" / "support" / "offline"), str(here), os.environ.get("PYTHONPATH", "")]
+    path = os.pathsep.join(parts).rstrip(os.pathsep)
     return {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
 
 
@@ -133,6 +134,15 @@ def test_a_second_run_reuses_everything_and_says_so(done: tuple[Path, str]) -> N
     assert time.monotonic() - start < 60
     plan = unlearnbench("run", "smoke.yaml", "--dry-run", "--set", "unlearn.epochs=2", cwd=folder)
     assert plan.count("to build") == 4 and plan.count("complete") == 5
+
+
+def test_rescoring_gives_the_bytes_of_the_run(done: tuple[Path, str]) -> None:
+    """Every metric of a real run again from its answers: nothing is forwarded, nothing differs, nothing is written."""
+    folder, _ = done
+    before = numbers(folder / "runs")
+    output = unlearnbench("rescore", "runs", cwd=folder)
+    assert [line.split()[0] for line in output.splitlines()] == ["identical"] * 4
+    assert numbers(folder / "runs") == before
 
 
 def test_a_run_killed_again_and_again_ends_with_the_same_numbers(done: tuple[Path, str], tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from unlearnbench.evaluation import rescore
 from unlearnbench.metric import Context, Score, TokenScores, Value
 from unlearnbench.metrics.membership import MinK, MinKPlusPlus, auc, compare, min_k, min_k_plus_plus, tpr
 from unlearnbench.metrics.privleak import privleak, rel_diff
+from unlearnbench.statistics import replicate_interval
 
 
 def tokens(*logp: float) -> TokenScores:
@@ -71,6 +72,14 @@ def test_one_side_empty_is_null() -> None:
     assert scored([], [tokens(-1.0)]).score is None
     value = scored([tokens()], [tokens(-1.0)])
     assert value.score is None and "no forget row" in value.reason
+
+
+def test_one_row_a_side_has_its_counts_and_no_interval() -> None:
+    """B38: an AUC of one pair is 0 or 1; the counts stand with it, and no interval pretends to know more."""
+    value = scored([tokens(-1.0)], [tokens(-2.0)])
+    assert value.score == 1.0 and (value.details["n_forget"], value.details["n_holdout"], value.n) == (1, 1, 2)
+    assert value.replicate is not None
+    assert replicate_interval(value.replicate, lambda ids: list(ids)) is None
 
 
 def test_all_equal_is_one_half() -> None:
