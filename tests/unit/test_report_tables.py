@@ -60,10 +60,16 @@ def test_cost_table(table: Table) -> None:
     assert (masc["steps"], masc["tokens"], masc["GFLOP"], masc["peak MB"]) == ("8", "4,000", "2.5", "300")
     assert masc["machine"] == "cpu-a" and masc["evaluate"] == "1.00"  # reported, not counted
     assert {row[0] for row in grid.rows} == set(TITLES.values())
+    rmu = row_of(grid, "RMU")  # one of its seeds failed: its cost is a mean over two of three, and says so
+    assert rmu["total s"] == "4.10 ±0.10 (2 of 3)" and rmu["steps"] == "20 (2 of 3)"
+    assert row_of(GRIDS["main"](table), "RMU")["seconds"] == "4.1 ±0.1 (2 of 3)"
+    assert row_of(GRIDS["main"](table), "RMU")["steps"] == "20 (2 of 3)"
 
 
 def test_score_table_adds_up(table: Table) -> None:
     grid = GRIDS["score"](table)
+    assert {cell.endswith(" (2 of 3)") for cell in row_of(grid, "RMU").values()} == {True, False}
+    assert all(cell.endswith(" (2 of 3)") for head, cell in row_of(grid, "RMU").items() if head != "method")
     for row in grid.rows:
         cells = [cell.split(" ")[0] for cell in row]
         if row[0] in TITLES.values() and "null" not in cells:

@@ -48,6 +48,11 @@ class Summary:
         """Whether some seed is missing from the mean."""
         return 0 < self.n < self.of
 
+    @property
+    def counted(self) -> str:
+        """` (2 of 3)` where seeds are missing from the mean, else nothing."""
+        return f" ({self.n} of {self.of})" if self.partial else ""
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -241,14 +246,19 @@ def _cost(arm: Arm) -> Cost:
     reason = "" if trained else "nothing was trained"
     if len(machines) > 1:
         reason = f"the seeds ran on {len(machines)} machines: their seconds are not comparable"
+
+    def over(values: dict[int, float | None], why: str = "") -> Summary:
+        """Over all seeds: those that failed have no cost, and are missing from the mean as from any other."""
+        return summarise({seed: values.get(seed) for seed in arm.runs}, why)
+
     seconds: dict[str, Summary] = {}
     if trained and len(machines) == 1:
         phases = [*PHASES, *sorted({p for run in trained.values() for p in run.seconds} - set(PHASES))]
         for phase in phases:
-            seconds[phase] = summarise({s: run.seconds.get(phase, 0.0) for s, run in trained.items()})
-        seconds["total"] = summarise({s: run.cost for s, run in trained.items()}, "not timed")
+            seconds[phase] = over({s: run.seconds.get(phase, 0.0) for s, run in trained.items()})
+        seconds["total"] = over({s: run.cost for s, run in trained.items()}, "not timed")
     counts = {}
     for name in ("steps", "tokens", "flops", "peak_memory_bytes"):
         values = {s: (run.training.record.get(name) if run.training else None) for s, run in trained.items()}
-        counts[name] = summarise({s: None if v is None else float(v) for s, v in values.items()}, "not recorded")
+        counts[name] = over({s: None if v is None else float(v) for s, v in values.items()}, "not recorded")
     return Cost(machines[0] if len(machines) == 1 else "", seconds, counts, reason)

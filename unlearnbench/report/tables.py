@@ -35,7 +35,7 @@ def number(summary: Summary, digits: int) -> str:
     text = _fixed(summary.mean, digits)
     if summary.low is not None and summary.high is not None and summary.high - summary.low >= 0.5 * 10**-digits:
         text += f" ±{(summary.high - summary.low) / 2:.{digits}f}"
-    return text + (f" ({summary.n} of {summary.of})" if summary.partial else "")
+    return text + summary.counted
 
 
 def _fixed(value: float, digits: int) -> str:
@@ -68,7 +68,7 @@ def main(table: Table) -> Grid:
         total, steps = row.cost.seconds.get("total"), row.cost.counts.get("steps")
         unlearned = row.arm.role == "unlearned"
         cells.append(number(total, 1) if unlearned and total is not None else "")
-        cells.append(f"{steps.mean:.0f}" if unlearned and steps is not None and steps.mean is not None else "")
+        cells.append(_count(steps, 1, 0) if unlearned and steps is not None and steps.n else "")
         rows.append(tuple(cells))
     heads += ["seconds", "steps"]
     hints += [" + ".join(PHASES), "optimiser steps"]
@@ -86,8 +86,7 @@ def cost(table: Table) -> Grid:
         cells = [row.arm.title, number(seconds["total"], 2) if "total" in seconds else "null"]
         cells += [number(seconds[p], 2) if p in seconds else "null" for p in phases]
         for name, unit, digits in (("steps", 1, 0), ("tokens", 1, 0), ("flops", 1e9, 1), ("peak_memory_bytes", 1e6, 0)):
-            mean = counts[name].mean if name in counts else None
-            cells.append("null" if mean is None else f"{mean / unit:,.{digits}f}")
+            cells.append(_count(counts[name], unit, digits) if name in counts else "null")
         rows.append((*cells, row.cost.hardware or "several"))
     machines = {row.cost.hardware for row in timed if row.cost.seconds}
     notes = [f"The method's cost is {' + '.join(PHASES)}; the other phases are reported and not counted."]
@@ -98,6 +97,11 @@ def cost(table: Table) -> Grid:
     return Grid(f"Cost: {table.group.key}", tuple(heads), tuple(rows), tuple(notes), labels)
 
 
+def _count(summary: Summary, unit: float, digits: int) -> str:
+    """A count without its spread, with `(n of N)` where seeds are missing."""
+    return "null" if summary.mean is None else f"{summary.mean / unit:,.{digits}f}{summary.counted}"
+
+
 def score(table: Table) -> Grid:
     """The distances to the retrained model that the score is made of."""
     names = [n for names in table.scored.values() for n in names]
@@ -106,8 +110,11 @@ def score(table: Table) -> Grid:
     rows = []
     for row in shown:
         cells = [row.arm.title, number(row.score, 2), *[number(row.sides[side], 2) for side in table.scored]]
-        means = [row.scores.mean(n) for n in names]
-        rows.append((*cells, *["null" if m is None else _fixed(m, 2) for m in means]))
+        for name in names:
+            found = list(row.scores.by_seed(name).values())
+            mean = Summary(row.scores.mean(name), n=len(found), of=len(row.arm.seeds))
+            cells.append(number(mean, 2))
+        rows.append(tuple(cells))
     note = (
         "Distance to the retrained models of the other seeds. Forget side: in units of what the target is away from "
         "them; utility side: in units of the retrained value. Too much forgetting counts like too little. "
