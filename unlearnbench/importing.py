@@ -92,7 +92,7 @@ def _benchmark(log: Log, name: str, split: str | None) -> dict[str, Any]:
         raise UserError(f"{log.file} is a log of {log.family}, not of {entry.name}.")
     options: dict[str, Any] = {}
     if log.family == "tofu":
-        default = str(inspect.signature(entry.cls.__init__).parameters["forget"].default)
+        default = str(inspect.signature(entry.cls).parameters["forget"].default)
         split = split or default
         if split not in FORGET_SIZES:
             raise UserError(f"--split cannot be '{split}'; {did_you_mean(split, FORGET_SIZES)}")

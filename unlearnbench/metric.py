@@ -235,13 +235,17 @@ def resolve(name: str) -> tuple[Entry, Metric]:
 
 
 def expand(names: Iterable[str]) -> list[str]:
-    """Metric names with suites spelled out, dependencies included, each once, dependencies first."""
+    """Metric names with suites spelled out, dependencies included, each once, dependencies first.
+
+    `suite@protocol` is every metric of the suite under that protocol, and as it is where it has no such variant.
+    """
     ordered: list[str] = []
 
     def add(name: str) -> None:
         name = name.removesuffix("@ours")
-        if name in SUITES:
-            for member in SUITES[name]:
+        suite, _, protocol = name.partition("@")
+        if suite in SUITES:
+            for member in _members(suite, protocol):
                 add(member)
         elif name not in ordered:
             for dependency in resolve(name)[1].depends:
@@ -252,3 +256,14 @@ def expand(names: Iterable[str]) -> list[str]:
     for name in names:
         add(name)
     return ordered
+
+
+def _members(suite: str, protocol: str) -> list[str]:
+    """The metrics of a suite under a protocol. Raises `UserError` when none of them has it."""
+    if not protocol:
+        return list(SUITES[suite])
+    protocols = {name: resolve(name)[1].protocols for name in SUITES[suite]}
+    known = {p for of in protocols.values() for p in of}
+    if protocol not in known:
+        raise UserError(f"The suite '{suite}' has no protocol '{protocol}'; {did_you_mean(protocol, known)}")
+    return [f"{name}@{protocol}" if protocol in of else name for name, of in protocols.items()]

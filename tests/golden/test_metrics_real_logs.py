@@ -263,11 +263,13 @@ def check_ks(pvalues: dict[str, float], log: dict[str, Any], rel: float) -> None
 
 
 def test_model_utility_of_the_open_unlearning_log() -> None:
-    """The logged parts give the logged Model Utility."""
-    for content in OPEN.values():
-        parts = content.get("model_utility_parts")
-        if parts is not None:
-            same(harmonic_mean(list(parts.values())), content["model_utility"], content["tolerance"]["rel"])
+    """The logged parts give the logged Model Utility; the golden data may come without them."""
+    known = [content for content in OPEN.values() if content.get("model_utility_parts") is not None]
+    if not known:
+        pytest.skip("the parts on real authors and world facts are not in the golden data")
+    for content in known:
+        parts = content["model_utility_parts"]
+        same(harmonic_mean(list(parts.values())), content["model_utility"], content["tolerance"]["rel"])
 
 
 def test_there_are_files_and_no_others() -> None:

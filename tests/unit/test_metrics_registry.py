@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from unlearnbench.errors import UserError
 from unlearnbench.metric import SUITES, expand, metrics, resolve
 from unlearnbench.registry import Entry
 from unlearnbench.testing import scores
@@ -31,6 +32,16 @@ def test_suites() -> None:
         assert names and len(set(names)) == len(names)
         for name in names:  # dependencies come first
             assert all(names.index(needed) < names.index(name) for needed in resolve(name)[1].depends)
+
+
+def test_a_suite_under_a_protocol() -> None:
+    """Each metric in the variant of that code base, and as it is where the code base has none."""
+    found = expand(["tofu@open-unlearning"])
+    assert "model_utility@open-unlearning" in found and "retain_prob@open-unlearning" in found
+    assert "model_utility" not in found and "forget_exact" in found
+    assert expand(["tofu@ours"]) == expand(["tofu"])
+    with pytest.raises(UserError, match="The suite 'tofu' has no protocol 'openunlearning'; did you mean 'open-unl"):
+        expand(["tofu@openunlearning"])
 
 
 def test_the_names_the_tables_stand_on() -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.support import logs
 from tests.support.synthetic import dump, write_results
 from unlearnbench.benchmarks.base import Benchmark, Row
 from unlearnbench.errors import UserError
+from unlearnbench.evaluation import rescore
+from unlearnbench.metric import Score, TokenScores
 from unlearnbench.references import load_reference
 
 
@@ -43,6 +47,29 @@ def test_a_published_log_is_the_reference_of_its_rows(folder: Path) -> None:
     assert values["mink_auc@open-unlearning"].score == pytest.approx(0.38666875)
     assert values["model_utility@open-unlearning"].score == logs.UTILITY
     assert len(found.identity) == 64 and found.origin == "OpenUnlearning log TOFU_EVAL.json"
+
+
+def test_our_own_model_against_a_published_log(folder: Path) -> None:
+    """Forget Quality and PrivLeak of a model scored here, with the log in the place of the retrained model."""
+    at = "@open-unlearning"
+    data, log = tofu(), logs.open_log()
+    rows = [replace(row, paraphrased_answer="right", perturbed=("wrong",)) for row in data.rows("forget")]
+    holdout = [Row(f"holdout-{i:04d}", f"held out {i}?", "answer") for i in range(400)]
+    data = Tofu({"forget": rows, "holdout": holdout})
+    losses = [log[f"forget_Q_A_{name}"]["value_by_index"] for name in ("PARA_Prob", "PERT_Prob")]
+    answers = {}
+    for i, row in enumerate(rows):
+        right, wrong = losses[0][str(i)]["avg_loss"], float(np.mean(losses[1][str(i)]["avg_loss"]))
+        for text, loss in (("right", right), ("wrong", wrong), (row.answer, 1.0)):
+            answers[Score(row.prompt, text)] = TokenScores(np.array([-loss, -loss]), np.zeros(2, bool))
+    for i, row in enumerate(holdout):  # half of them likelier than the forget rows: an AUC of one half
+        answers[Score(row.prompt, row.answer)] = TokenScores(np.array([-0.5 - i % 2] * 2), np.zeros(2, bool))
+    reference = load_reference(folder / "TOFU_EVAL.json", data, "open-unlearning").evaluation
+    names = [f"forget_quality{at}", "forget_quality", f"privleak{at}"]
+    found = rescore(answers, data, names, reference).values
+    assert found["forget_quality"].details["p"] == found[f"forget_quality{at}"].details["p"] == 1.0
+    # 100 ((1 - 1/2) - (1 - 0.38666875)) / (1 - 0.38666875)
+    assert found[f"privleak{at}"].score == pytest.approx(100 * (0.38666875 - 0.5) / 0.61333125)
 
 
 def test_another_split_benchmark_or_protocol_is_refused(folder: Path) -> None:

@@ -228,7 +228,8 @@ def _adjusted(lines: Sequence[Line], first: str, second: str) -> list[Line]:
 
 
 def _judged(line: Line, first: str, second: str) -> Line:
-    if line.first is None or line.second is None or line.difference is None:
+    difference = line.difference
+    if line.first is None or line.second is None or difference is None:
         return line
     if line.direction == "retrained" and line.retrained is not None:
         gaps = abs(line.first - line.retrained), abs(line.second - line.retrained)
@@ -239,7 +240,7 @@ def _judged(line: Line, first: str, second: str) -> Line:
         return replace(line, verdict="not told apart")
     if line.direction == "retrained":
         return replace(line, verdict="differ")
-    better = first if (line.difference > 0) == (line.direction == "higher") else second
+    better = first if (difference > 0) == (line.direction == "higher") else second
     return replace(line, verdict=f"{better} better")
 
 
