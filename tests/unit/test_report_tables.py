@@ -176,3 +176,13 @@ def test_the_stops_plot_pairs_the_rows_that_differ_in_their_stop_alone(tmp_path:
     (table,) = tables(Results.load([write_results(tmp_path / "none", 2)]))
     with styled() as plt:
         assert stops(table, plt) is None
+
+
+def test_one_reason_for_having_no_place_is_one_note(tmp_path: Path) -> None:
+    (one,) = tables(Results.load([write_results(tmp_path / "one", 1)]))
+    places = [note for note in GRIDS["main"](one).notes if " no place" in note or " a place" in note]
+    assert len(places) == 1 and places[0].startswith("No method has a place: ")
+    two = write_results(tmp_path / "two", 2, failed={"rmu": [0, 1], "npo": [0, 1]})
+    (failing,) = tables(Results.load([two]))
+    places = [note for note in GRIDS["main"](failing).notes if " no place" in note]
+    assert len(places) == 1 and places[0].startswith("NPO, RMU have no place: ")

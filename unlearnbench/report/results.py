@@ -568,7 +568,8 @@ def _arms(runs: Mapping[tuple[str, str], dict[int, Run]]) -> tuple[Arm, ...]:
 
 
 def _title(cell: Mapping[str, Any], label: str) -> str:
-    """The method's title, with what the label adds to the method's name: `MASC [rho=0.5]`."""
+    """The method's title, with what the label adds to the method's name: `MASC[rho=0.5]`."""
     method = str(cell["method"])
     title = str(cell.get("title") or method)
-    return f"{title} {label[len(method) :].strip()}".strip() if label.startswith(method) and label != method else title
+    added = label[len(method) :].strip() if label.startswith(method) else ""
+    return title if title.endswith(added) else f"{title} {added}"

@@ -39,6 +39,16 @@ _KNOWN = {
     "rmu": Look("#CC79A7", "D", "||"),
     "simnpo": Look("#009E73", "<", "oo"),
     "masc": Look("#7B4FB5", "h", "**"),
+    "idk-dpo": Look("#8C6D31", "p", "/o"),
+    "altpo": Look("#637939", ">", "\\o"),
+    "undial": Look("#B5651D", "d", "|-"),
+    "wga": Look("#C23B22", "P", "+o"),
+    "satimp": Look("#E377A2", "H", "x."),
+    "ceu": Look("#17859C", "X", "-o"),
+    "pdu": Look("#3B3F8F", "8", "/."),
+    "me": Look("#A8A400", "*", "O."),
+    "whp": Look("#5C4033", "s", "\\."),
+    "task-vector": Look("#7F8C8D", "^", "|."),
 }
 _MARKERS, _HATCHES = "p>dP8Hsov^", ("/", "\\", "|", "-", "+", "x", "o", "O", ".", "*")
 

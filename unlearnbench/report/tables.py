@@ -268,9 +268,15 @@ def _notes(table: Table) -> list[str]:
     if borrowed := table.group.borrowed:
         notes.append(f"Compared with the {' and the '.join(borrowed)} model as it was before the attack.")
     notes += _quality(table)
+    reasons: dict[str, list[str]] = {}
     for row in table.methods:
         if row.unranked:
-            notes.append(f"{row.arm.title} has no place: {row.unranked}.")
+            reasons.setdefault(row.unranked, []).append(row.arm.title)
+    for reason, titles in reasons.items():
+        if 1 < len(titles) == len(table.methods):
+            notes.append(f"No method has a place: {reason}.")
+        else:
+            notes.append(f"{', '.join(titles)} {'have' if len(titles) > 1 else 'has'} no place: {reason}.")
     for row in table.rows:
         notes += [f"{row.arm.title}: {note}." for note in row.notes]
     return notes
