@@ -13,7 +13,7 @@ import shutil
 from pathlib import Path
 
 KEPT = ("spec.json", "record.json", "log.jsonl", "metrics.json")
-REPORT = ("*.csv", "*.md", "*.tex", "*.png", "*.svg", "*.html")
+REPORT = ("*.csv", "*.md", "*.tex", "*.png", "*.svg", "*.pdf", "*.html")
 
 
 def publish(name: str, runs: Path, out: Path) -> None:

@@ -70,7 +70,21 @@ class ReportSettings(Settings):
     """Which tables and plots the report has."""
 
     tables: tuple[Literal["main", "cost"], ...] = ("main", "cost")
-    plots: tuple[Literal["wallclock", "radar", "tradeoff", "trajectory", "violation", "stops"], ...] = (
+    plots: tuple[
+        Literal[
+            "wallclock",
+            "radar",
+            "tradeoff",
+            "trajectory",
+            "violation",
+            "stops",
+            "heatmap",
+            "panels",
+            "scaling",
+            "slopes",
+        ],
+        ...,
+    ] = (
         "wallclock",
         "radar",
         "tradeoff",

@@ -43,7 +43,7 @@ def write(
     published: PublishedSettings | None = None,
     claims: Sequence[Claim] = (),
 ) -> None:
-    """Write `leaderboard.csv`, `table.md`, `table.tex`, the plots (PNG and SVG) and `report.html` into `out`.
+    """Write `leaderboard.csv`, `table.md`, `table.tex`, the plots (PNG, SVG and PDF) and `report.html` into `out`.
 
     With `published`, tables show the printed numbers beside the measured ones; with `claims`, there are their verdicts,
     also as `claims.csv`. Raises `UserError` for results of different versions or protocols, and for unknown tables or
@@ -52,7 +52,7 @@ def write(
     from unlearnbench.report import printed, standings, verdicts
     from unlearnbench.report.forms import markdown, tex
     from unlearnbench.report.page import render
-    from unlearnbench.report.plots import DRAW
+    from unlearnbench.report.plots import ACROSS, DRAW
     from unlearnbench.report.style import save, styled
     from unlearnbench.report.tables import GRIDS
 
@@ -75,7 +75,10 @@ def write(
         for number, table in enumerate(found):
             suffix = "" if number == 0 else f"-{number + 1}"
             for name in plots:
-                figure = DRAW[name](table, plt)
+                if name in DRAW:
+                    figure = DRAW[name](table, plt)
+                else:
+                    figure = ACROSS[name](found, published, plt) if number == 0 else None
                 if figure is not None:
                     drawn.setdefault(number, {})[name] = save(figure, out, f"{name}{suffix}")[1]
                     plt.close(figure)

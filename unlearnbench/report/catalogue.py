@@ -23,6 +23,10 @@ PLOTS = {
     "trajectory": "how forgetting and utility move during training, with the stops",
     "violation": "the violation rate of each stop rule against the step",
     "stops": "steps, seconds and distances of each method under each stop rule",
+    "heatmap": "an ablation: the score over the values of one or two hyper-parameters",
+    "panels": "the MASC paper's picture: per benchmark costs as bars and metrics as radars, published ones beside",
+    "scaling": "memory and utility over the size of the model",
+    "slopes": "before and after an attack",
 }
 
 #: metric -> (short title for tables and axes, decimals)

@@ -31,6 +31,11 @@ CAPTIONS = {
     "trajectory": "During unlearning: thin lines are seeds, thick ones their mean.",
     "violation": "What the online stop rule read on its probe; it stops where the rate stays below the tolerance.",
     "stops": "The same methods under several stop rules: hollow, the whole budget; filled, an online stop.",
+    "heatmap": "The score (lower is better) over hyper-parameters, the others as they are.",
+    "panels": "Per benchmark: seconds with their spread, and the metrics as the paper draws them, outside is better. "
+    "Published numbers are hollow diamonds, and radars of their own.",
+    "scaling": "Over the number of parameters: the target is what is learned, the others what is left.",
+    "slopes": "Before and after the attack: a line that goes back towards the target is memory that comes back.",
 }
 _THEME = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)", PAPER: "var(--paper)"}
 

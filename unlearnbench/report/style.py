@@ -118,10 +118,11 @@ def tip(artist: Any, text: str) -> None:
 
 
 def save(figure: Any, folder: Path, name: str) -> list[Path]:
-    """Write PNG and SVG, without dates, so that the same numbers give the same files."""
-    files = [folder / f"{name}.png", folder / f"{name}.svg"]
+    """Write PNG, SVG and PDF, without dates, so that the same numbers give the same files."""
+    files = [folder / f"{name}.png", folder / f"{name}.svg", folder / f"{name}.pdf"]
     figure.savefig(files[0], dpi=DPI, metadata={"Software": None})
     figure.savefig(files[1], metadata={"Date": None, "Creator": None})
+    figure.savefig(files[2], metadata={"CreationDate": None, "Creator": None, "Producer": None})
     files[1].write_text(
         _tidy(files[1].read_text(encoding="utf-8"), name, getattr(figure, "tips", {})), encoding="utf-8"
     )

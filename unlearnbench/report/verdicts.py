@@ -126,7 +126,7 @@ def _trends(results: Results, claim: Claim) -> Iterator[Finding]:
         key, row = table.group.key, _row(table, claim.of)
         if row is None or key.attack != claim.after or not key.benchmark.startswith(claim.benchmark or ""):
             continue
-        size = _parameters(row)
+        size = parameters_of(row)
         if size is None:
             yield Finding(claim, str(key), reason="the models' parameters were not recorded")
         else:
@@ -228,7 +228,7 @@ def _less(row: Standing, metric: str | None) -> dict[int, float]:
     return dict.fromkeys(row.arm.seeds, 0.0) if metric is None else _numbers(row, metric)
 
 
-def _parameters(row: Standing) -> float | None:
+def parameters_of(row: Standing) -> float | None:
     """How many parameters the row's models have, when it is recorded and one number."""
     runs = row.arm.runs.values()
     found = {run.training.record.get("parameters") for run in runs if run.training is not None}
