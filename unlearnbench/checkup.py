@@ -75,7 +75,7 @@ def _under(name: str, protocol: str) -> str:
 
 def _options(request: Request) -> dict[str, Any]:
     entry = benchmarks.get(request.benchmark)
-    takes = [name for name in inspect.signature(entry.cls.__init__).parameters if name != "self"]
+    takes = list(inspect.signature(entry.cls).parameters)
     options = dict(request.files or {})
     for name in options:
         if name not in takes:

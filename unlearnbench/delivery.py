@@ -23,8 +23,9 @@ from unlearnbench.benchmarks.mini.model import MODELS
 from unlearnbench.canonical import file_hash, write_json
 from unlearnbench.card import card
 from unlearnbench.comparison import Comparison, compare
+from unlearnbench.costs.table import size
 from unlearnbench.errors import UserError
-from unlearnbench.method import methods
+from unlearnbench.method import Method, methods
 from unlearnbench.model_files import base_folder, dtype_of, parameters_of
 from unlearnbench.models import encoder_for
 from unlearnbench.plan import Planned, benchmark_of, plan
@@ -71,7 +72,7 @@ def experiment_of(request: Request) -> Experiment:
     folder = base_folder(ModelSettings(name=request.model))
     batch = min(8, rows)
     lora = request.lora or request.adapter
-    unlearn = {
+    unlearn: dict[str, Any] = {
         "learning_rate": learning_rate(parameters_of(folder), lora),
         "batch_size": batch,
         "retain_batch_size": 2 * batch,
@@ -144,7 +145,7 @@ def unlearn(
     planned = plan(experiment)
     store = Store(root, rerun)
     todo = [p for p in planned if store.due(p.stage)]
-    for line in describe(experiment, request):
+    for line in describe(experiment, request, planned[1]):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     for line in preflight.room(todo, root) + preflight.parts(pipeline.planned_metrics(planned), experiment.attacks):
         pipeline.warn(console, line)
@@ -155,7 +156,8 @@ def unlearn(
         return True
     if pipeline.build(console, store, [unlearned, after], plugins=plugins):
         return True
-    found = compare(*(store.folder(p.stage) for p in planned), retain=request.retain is not None)
+    one, between, two = (store.folder(p.stage) for p in planned)
+    found = compare(one, between, two, retain=request.retain is not None)
     console.print(table(found))
     for line in found.warnings:
         pipeline.warn(console, line)
@@ -170,7 +172,7 @@ def unlearn(
     return not found.achieved
 
 
-def describe(experiment: Experiment, request: Request) -> list[str]:
+def describe(experiment: Experiment, request: Request, unlearned: Planned) -> list[str]:
     """What will be done: rows, tokens, steps, memory."""
     data = benchmark_of(experiment)
     encoder = encoder_for(experiment.model)
@@ -195,16 +197,14 @@ def describe(experiment: Experiment, request: Request) -> list[str]:
         f"method   {cell.title}: at most {steps} steps of {settings.batch_size} forget rows, learning rate "
         f"{settings.learning_rate:g}, {what}"
     )
-    size = preflight.Size.of(experiment.model)
-    if size is not None:
-        needed = preflight.training_bytes(size, settings, min(encoder.max_length, 256), "reference" in _needs(cell))
-        lines.append(f"memory   about {preflight.gib(needed)} for {size.parameters / 1e6:,.1f}M parameters")
+    estimate = preflight.estimates([unlearned])[unlearned.name]
+    lines.append(f"memory   about {size(estimate.memory)}, for {estimate.work.trained:,} weights that are trained")
     return lines
 
 
 def _needs(cell: schema.Cell) -> frozenset[str]:
-    needs: frozenset[str] = methods.get(cell.method).cls(**cell.params).requirements  # type: ignore[attr-defined]
-    return needs
+    method: Method = methods.get(cell.method).cls(**cell.params)
+    return method.requirements
 
 
 def table(found: Comparison) -> Table:

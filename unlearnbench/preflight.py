@@ -7,20 +7,17 @@ error of the plan already.
 from __future__ import annotations
 
 import importlib.util
+import math
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from unlearnbench import hub
 from unlearnbench.benchmarks.mini.model import MODELS
-from unlearnbench.method import methods
-from unlearnbench.model_files import base_folder, config_of, parameters_of
+from unlearnbench.costs import Estimate, Estimator, Machine
+from unlearnbench.costs.table import size
 from unlearnbench.plan import Planned
-from unlearnbench.settings import ModelSettings, TrainSettings
 
-GIB = 2**30
 KNOWS = 0.3  #: a model that was trained on rows gives their answers at least this probability, or recalls this share
 #: how well a model knows the forget set, in [0, 1]: the first of these that was scored
 KNOWLEDGE = ("forget_prob", "one_minus_prob", "verbmem_forget", "knowmem_forget", "forget_exact")
@@ -29,81 +26,34 @@ KNOWLEDGE = ("forget_prob", "one_minus_prob", "verbmem_forget", "knowmem_forget"
 # -- room ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Size:
-    """What decides how much memory a model takes: its parameters, and the shape of its activations."""
-
-    parameters: int
-    hidden: int
-    layers: int
-    vocabulary: int
-
-    @classmethod
-    def of(cls, settings: ModelSettings) -> Size | None:
-        """From the files of a model; None for an embedded model, which is small, and where the files do not say."""
-        if settings.name in MODELS:
-            return None
-        folder = base_folder(settings)
-        config = config_of(folder)
-        config = {**config, **config.get("text_config", {})}
-        names = (("hidden_size", "n_embd"), ("num_hidden_layers", "n_layer"), ("vocab_size",))
-        found = [next((int(config[name]) for name in options if name in config), 0) for options in names]
-        parameters = parameters_of(folder)
-        return cls(parameters, *found) if parameters and all(found) else None
-
-
-def training_bytes(size: Size, settings: TrainSettings, length: int, reference: bool) -> int:
-    """About how much memory training takes: weights in float32, gradients, AdamW's two moments, a frozen reference, and
-    the activations of one micro-batch of rows of `length` tokens.
-
-    With LoRA the adapter alone has gradients and moments, and the reference is the model with the adapter off.
-    """
-    moments = 2 if settings.optimizer == "adamw" else 0
-    if settings.lora is not None:  # four matrices a layer and their MLP: about 14 hidden x r each layer
-        trained = 14 * size.hidden * settings.lora.r * size.layers
-    else:
-        trained = size.parameters
-    weights = 4 * size.parameters * (2 if reference and settings.lora is None else 1)
-    rows = max(settings.batch_size, settings.retain_batch_size or 0)
-    width = 2 if settings.precision == "bf16" else 4
-    activations = rows * length * (17 * width * size.hidden * size.layers + 3 * 4 * size.vocabulary)
-    return weights + 4 * trained * (1 + moments) + activations
+def estimates(planned: Sequence[Planned]) -> dict[str, Estimate]:
+    """Memory, disk and steps by the names of stages (see `costs`); what is embedded is small and left out."""
+    estimator = Estimator(Machine("here", 1.0, 1.0, 1.0, 0.0, math.inf, measured=not on_gpu()))
+    return {
+        p.name: estimator.of(p.stage.kind, p.stage.spec)
+        for p in planned
+        if p.stage.spec["model"]["settings"]["name"] not in MODELS
+    }
 
 
 def room(todo: Sequence[Planned], root: Path) -> list[str]:
     """Doubts about disk and memory for what is to be built; nothing is said of embedded models."""
-    stored = peak = models = 0
-    for planned in todo:
-        spec = planned.stage.spec
-        if "settings" not in spec:
-            continue
-        model = ModelSettings(**spec["model"]["settings"])
-        size = Size.of(model)
-        if size is None:
-            continue
-        settings = TrainSettings(**spec["settings"])
-        models += 1
-        stored += 4 * size.parameters * (4 if settings.checkpoint_every and stored == 0 else 1)
-        peak = max(peak, training_bytes(size, settings, min(model.max_length, 256), _needs_reference(spec)))
-    if not models:
+    found = estimates(todo)
+    if not found:
         return []
     lines = []
-    free = shutil.disk_usage(_existing(root)).free
-    if stored > free:
-        lines.append(f"disk: {models} models of about {gib(stored)} go into {root}, where {gib(free)} are free.")
+    needed, free = sum(one.disk for one in found.values()), shutil.disk_usage(_existing(root)).free
+    if needed > free:
+        lines.append(f"disk: models of about {size(needed)} go into {root}, where {size(free)} are free.")
+    name, peak = max(((name, one.memory) for name, one in found.items()), key=lambda pair: pair[1])
     available = memory_available()
     if available is not None and peak > available:
-        where, way = ("GPU memory", "LoRA") if on_gpu() else ("memory", "LoRA")
+        where = "GPU memory" if on_gpu() else "memory"
         lines.append(
-            f"{where}: training takes about {gib(peak)} and {gib(available)} are free: take {way} "
+            f"{where}: {name} takes about {size(peak)} and {size(available)} are free: take LoRA "
             "(`unlearn.lora: {}`, `--lora`) or smaller batches (`unlearn.batch_size`, `unlearn.retain_batch_size`)."
         )
     return lines
-
-
-def _needs_reference(spec: Mapping[str, Any]) -> bool:
-    cell = spec.get("cell")
-    return bool(cell) and "reference" in methods.get(cell["method"]).cls(**cell["params"]).requirements  # type: ignore[attr-defined]
 
 
 def memory_available() -> int | None:
@@ -134,11 +84,6 @@ def _existing(path: Path) -> Path:
     while not path.exists():
         path = path.parent
     return path
-
-
-def gib(count: float) -> str:
-    """Bytes for people."""
-    return f"{count / GIB:.1f} GiB" if count >= 0.1 * GIB else f"{count / 2**20:.0f} MiB"
 
 
 # -- what is used ----------------------------------------------------------------------------------------------

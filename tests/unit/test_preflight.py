@@ -115,20 +115,14 @@ def planned(model: str, **unlearn: Any) -> Any:
     return plan(schema.make(content))
 
 
-def test_the_size_of_a_model_is_read_from_its_files(folder: Path) -> None:
-    size = preflight.Size.of(ModelSettings(name=str(folder)))
-    assert size == preflight.Size(models.parameter_count(tiny_lm()), 16, 2, 259)
-    assert preflight.Size.of(ModelSettings(name="llama-mini")) is None
-
-
-def test_memory_counts_what_training_holds() -> None:
-    size = preflight.Size(1_000_000_000, 2048, 16, 32_000)
-    full, lora = TrainSettings(batch_size=1), TrainSettings(batch_size=1, lora=LoraSettings())
-    plain = preflight.training_bytes(size, full, 1, False)
-    assert plain == pytest.approx(16e9, rel=0.02)  # weights, gradients, two moments, 4 bytes each
-    assert preflight.training_bytes(size, full, 1, True) - plain == 4e9
-    assert preflight.training_bytes(size, lora, 1, True) == pytest.approx(4.1e9, rel=0.05)
-    assert preflight.training_bytes(size, TrainSettings(batch_size=8), 256, False) > plain + 1e9
+def test_memory_and_disk_are_those_of_the_cost_model(folder: Path) -> None:
+    score, unlearned, _ = planned(str(folder))
+    found = preflight.estimates([score, unlearned])
+    count = models.parameter_count(tiny_lm())
+    assert found[unlearned.name].work.trained == count and found[unlearned.name].disk == 4 * count
+    assert found[unlearned.name].memory > found[score.name].memory > 4 * count
+    adapted = planned(str(folder), lora={"r": 1})[1]
+    assert preflight.estimates([adapted])[adapted.name].work.trained < count
 
 
 class Disk(NamedTuple):
@@ -141,8 +135,8 @@ def test_too_little_room_is_one_line_each_with_the_way_out(folder: Path, monkeyp
     monkeypatch.setattr(preflight.shutil, "disk_usage", lambda path: Disk(1000))
     monkeypatch.setattr(preflight, "memory_available", lambda: 1000)
     disk, memory = preflight.room(todo, folder / "runs")
-    assert disk.startswith("disk: 1 models") and "are free" in disk
-    assert memory.startswith("memory: training takes about") and "--lora" in memory
+    assert disk.startswith("disk: models of about") and "are free" in disk
+    assert memory.startswith("memory: unlearn-npo") and "--lora" in memory
     assert preflight.room([], folder) == []
 
 

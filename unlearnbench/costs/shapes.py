@@ -12,7 +12,7 @@ from torch import nn
 from unlearnbench.benchmarks.mini import model as embedded
 from unlearnbench.errors import UserError
 from unlearnbench.language_model import LanguageModel
-from unlearnbench.model_files import resolve
+from unlearnbench.model_files import base_folder
 from unlearnbench.published import PUBLISHED
 from unlearnbench.settings import LoraSettings, ModelSettings
 
@@ -81,7 +81,7 @@ def config_of(settings: ModelSettings) -> Any:
     if settings.name in embedded.MODELS:
         return embedded.build(settings.name, 0, settings.width)[0].config
     try:
-        return AutoConfig.from_pretrained(resolve(settings))
+        return AutoConfig.from_pretrained(base_folder(settings))
     except UserError:
         told = PUBLISHED[settings.name].repository if settings.name in PUBLISHED else settings.name
         known = next((sizes for key, sizes in KNOWN.items() if key in told.lower().replace("_", "-")), None)
