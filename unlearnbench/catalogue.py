@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from unlearnbench import hub
 from unlearnbench.errors import UserError, did_you_mean
 from unlearnbench.registry import Entry, Registry
 
@@ -236,7 +237,7 @@ def environment(console: Console | None = None) -> None:
         ("memory", f"{memory:.1f} GiB" if memory else "unknown"),
         ("disk free here", f"{shutil.disk_usage('.').free / 2**30:.1f} GiB"),
         ("GPU", gpu),
-        ("offline flags", _offline()),
+        ("Hub", _hub()),
     ]
     for name, value in lines:
         console.print(f"{name:<16} {value}", markup=False, highlight=False)
@@ -261,6 +262,13 @@ def _memory_gib() -> float | None:
     return names("SC_PAGE_SIZE") * names("SC_PHYS_PAGES") / 2**30 if names else None
 
 
-def _offline() -> str:
-    flags = [name for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE") if os.environ.get(name)]
-    return ", ".join(flags) or "not set"
+def _hub() -> str:
+    """Whether models and data can be fetched, and the way out where they cannot."""
+    way_out = "models and data come from the local cache, or from folders (`--data-dir`)"
+    flag = hub.offline_flag()
+    if flag is not None:
+        return f"not asked, {flag} is set: {way_out}"
+    if not hub.reachable():
+        mend = "HF_HUB_OFFLINE=1 saves the wait, HF_ENDPOINT names a mirror"
+        return f"{hub.endpoint()} is out of reach: {way_out}; {mend}"
+    return hub.endpoint()

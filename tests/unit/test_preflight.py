@@ -163,3 +163,22 @@ def test_an_attack_without_its_library_is_named_with_the_command(monkeypatch: py
     monkeypatch.setattr(preflight.importlib.util, "find_spec", lambda name: None)
     (line,) = preflight.parts([], ["none", "4bit"])
     assert line.endswith("pip install 'unlearnbench[quant]'.")
+
+
+@pytest.mark.parametrize(
+    ("flag", "there", "said"),
+    [("1", True, "not asked, HF_HUB_OFFLINE is set"), ("", False, "is out of reach"), ("", True, "https://")],
+)
+def test_env_says_whether_the_hub_can_be_had_and_the_way_out(
+    flag: str, there: bool, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from unlearnbench.catalogue import environment
+
+    for name in hub.FLAGS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_HUB_OFFLINE", flag)
+    monkeypatch.setattr(hub, "reachable", lambda: there)
+    environment()
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Hub ")]
+    assert said in line
+    assert ("--data-dir" in line) == (not there or bool(flag))
