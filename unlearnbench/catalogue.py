@@ -240,7 +240,7 @@ def environment(console: Console | None = None) -> None:
         ("Hub", _hub()),
     ]
     for name, value in lines:
-        console.print(f"{name:<16} {value}", markup=False, highlight=False)
+        console.print(f"{name:<16} {value}", markup=False, highlight=False, soft_wrap=True)
     for name, (what, extra) in _OPTIONAL.items():
         there = importlib.util.find_spec(name) is not None
         state = _version(name) if there else f"missing ({what}): pip install 'unlearnbench[{extra}]'"

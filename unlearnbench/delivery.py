@@ -197,8 +197,8 @@ def describe(experiment: Experiment, request: Request, unlearned: Planned) -> li
         f"method   {cell.title}: at most {steps} steps of {settings.batch_size} forget rows, learning rate "
         f"{settings.learning_rate:g}, {what}"
     )
-    estimate = preflight.estimates([unlearned])[unlearned.name]
-    lines.append(f"memory   about {size(estimate.memory)}, for {estimate.work.trained:,} weights that are trained")
+    for estimate in preflight.estimates([unlearned]).values():
+        lines.append(f"memory   about {size(estimate.memory)}, for {estimate.work.trained:,} weights that are trained")
     return lines
 
 

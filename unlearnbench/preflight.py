@@ -10,12 +10,14 @@ import importlib.util
 import math
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from unlearnbench import hub
 from unlearnbench.benchmarks.mini.model import MODELS
 from unlearnbench.costs import Estimate, Estimator, Machine
 from unlearnbench.costs.table import size
+from unlearnbench.errors import UserError
 from unlearnbench.plan import Planned
 
 KNOWS = 0.3  #: a model that was trained on rows gives their answers at least this probability, or recalls this share
@@ -27,13 +29,16 @@ KNOWLEDGE = ("forget_prob", "one_minus_prob", "verbmem_forget", "knowmem_forget"
 
 
 def estimates(planned: Sequence[Planned]) -> dict[str, Estimate]:
-    """Memory, disk and steps by the names of stages (see `costs`); what is embedded is small and left out."""
+    """Memory, disk and steps by the names of stages (see `costs`); what is embedded is small and left out, and so is a
+    stage that no estimate is had of.
+    """
     estimator = Estimator(Machine("here", 1.0, 1.0, 1.0, 0.0, math.inf, measured=not on_gpu()))
-    return {
-        p.name: estimator.of(p.stage.kind, p.stage.spec)
-        for p in planned
-        if p.stage.spec["model"]["settings"]["name"] not in MODELS
-    }
+    found = {}
+    for p in planned:
+        if p.stage.spec["model"]["settings"]["name"] not in MODELS:
+            with suppress(UserError):  # whatever is wrong, the stage itself says it better
+                found[p.name] = estimator.of(p.stage.kind, p.stage.spec)
+    return found
 
 
 def room(todo: Sequence[Planned], root: Path) -> list[str]:

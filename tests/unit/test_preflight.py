@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+from tests.support.memorised import write_rows
 from unlearnbench import hub, models, preflight, schema
 from unlearnbench.benchmarks.base import Benchmark
 from unlearnbench.evaluation import evaluate
@@ -108,8 +109,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def planned(model: str, **unlearn: Any) -> Any:
+    files = [str(write_rows(Path(model).parent / f"{name}.jsonl", tuple(tiny_rows(4, name)))) for name in "fr"]
     content = {
-        "title": "x", "benchmark": {"name": "tofu-mini", "forget": "forget05"}, "unlearn": unlearn,
+        "title": "x", "benchmark": {"name": "jsonl", "forget": files[0], "retain": files[1]}, "unlearn": unlearn,
         "model": {"name": model, "template": "plain"}, "target": "given", "methods": ["npo+klr"],
     }  # fmt: skip
     return plan(schema.make(content))
