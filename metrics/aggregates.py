@@ -52,6 +52,7 @@ def closeness(value: float, reference: float) -> float:
     range=(0, 1),
     side="descriptive",
     unit="harmonic mean",
+    source="OpenUnlearning, arXiv:2506.12618",
 )
 class Aggregate(Metric):
     """One aggregate, from the values of other metrics; null as soon as one of them is. `details` lists the parts."""

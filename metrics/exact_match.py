@@ -20,9 +20,15 @@ from unlearnbench.metric import Context, Request, RowMetric, Score, metrics
     range=(0, 1),
     side="forget",
     unit="share of rows",
+    source="ours",
 )
 class ExactMatch(RowMetric):
-    """Share of rows whose every answer token, EOS included, is the argmax."""
+    """Share of rows whose every answer token, EOS included, is the argmax.
+
+        EM = mean over rows of 1[y_t = argmax_v p_t(v) for every token t]
+
+    Rows without an answer token are undefined.
+    """
 
     def asks(self, row: Row) -> Iterable[Request]:
         yield Score(row.prompt, row.answer)

@@ -24,6 +24,7 @@ from unlearnbench.metric import Context, External, Generate, Metric, Request, Va
     title="A metric of the `evaluate` library: evaluate:NAME",
     direction="higher",
     side="descriptive",
+    source="the library",
     adapter=True,
 )
 class HuggingFaceEvaluate(Metric):
@@ -90,6 +91,7 @@ def _is_list(value: Any) -> bool:
     title="A task of lm-evaluation-harness: lm-eval:NAME",
     direction="higher",
     side="utility",
+    source="the library",
     adapter=True,
 )
 class LmEval(Metric):

@@ -42,9 +42,15 @@ def fact_tokens(scores: TokenScores, answer: str, fact: str) -> np.ndarray | Non
     range=(0, 1),
     side="forget",
     unit="share of rows",
+    source="ours",
 )
 class FactRecall(RowMetric):
-    """Share of rows whose greedy answer contains the fact's words; rows without a marked fact are undefined."""
+    """Share of rows whose greedy answer contains the fact's words.
+
+        F = mean over rows of 1[the fact's words stand in the greedy answer, one after the other]
+
+    Rows without a marked fact are undefined.
+    """
 
     max_new_tokens: int = 128
 
@@ -67,9 +73,15 @@ class FactRecall(RowMetric):
     range=(0, 1),
     side="forget",
     unit="probability",
+    source="ours",
 )
 class FactProbability(RowMetric):
-    """Mean over rows of exp(mean log p) over the answer tokens that overlap the fact, given everything before them."""
+    """Probability of the answer tokens that overlap the fact, given everything before them.
+
+        P_fact = mean over rows of exp(mean over the fact's tokens t of log p(y_t | x, y_<t))
+
+    Rows without a marked fact are undefined, and all rows when the tokenizer cannot say where tokens stand.
+    """
 
     def asks(self, row: Row) -> Iterable[Request]:
         if row.fact:

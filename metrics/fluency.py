@@ -35,9 +35,15 @@ def repetition(text: str, n: int = 4) -> float | None:
     range=(0, 1),
     side="fluency",
     unit="share of 4-grams",
+    source="Welleck et al., arXiv:1908.04319 (rep-n)",
 )
 class Repetition(RowMetric):
-    """Mean over rows of the share of 4-grams of the greedy answer that were there before."""
+    """Mean over rows of the share of 4-grams of the greedy answer that were there before.
+
+        rep = mean over rows of 1 - (distinct 4-grams) / (4-grams)
+
+    Empty answers are undefined.
+    """
 
     max_new_tokens: int = Field(128, ge=1)
 
@@ -56,9 +62,15 @@ class Repetition(RowMetric):
     range=(0, None),
     side="fluency",
     unit="nats per token",
+    source="usual; the judge is ours",
 )
 class AnswerNll(RowMetric):
-    """Mean over rows of the judge's -log p per token of the greedy answer (its EOS left out); `details`: perplexity."""
+    """Mean over rows of the judge's -log p per token of the greedy answer g (its EOS left out).
+
+        nll = mean over rows of mean_t -log p_judge(g_t | x, g_<t)        perplexity = exp(nll), in `details`
+
+    Empty answers are undefined.
+    """
 
     judge: str = "model"
     max_new_tokens: int = Field(128, ge=1)

@@ -89,9 +89,16 @@ def _log10_limit(distance: float, n: int, m: int) -> float:
     range=(None, 0),
     side="descriptive",
     unit="log10 p",
+    source="TOFU, arXiv:2401.06121, section 3.2",
 )
 class ForgetQuality(Metric):
-    """log10 of the KS test's p between the truth ratios of this model and of the retrained one."""
+    """The KS test's p between the truth ratios R_i of this model and S_i of the retrained one: log10 p, or p itself.
+
+        D = max over r of |share of R_i <= r  -  share of S_i <= r|
+        p = probability that two samples of these sizes from one distribution are at least D apart
+
+    Null without the retrained run, and when that scored other rows.
+    """
 
     protocols: ClassVar = {
         "ours": "on log R (the KS test sees only the order); null when the retrained run scored other rows",

@@ -2,7 +2,9 @@
 
 Greedy decoding shows one answer of many; a model that says the fact in one of twenty samples has not forgotten it
 (after the probabilistic evaluation of Scholten et al., arXiv:2410.03523). From n >= k samples of which c contain the
-fact's words, the estimate without bias is 1 - C(n - c, k) / C(n, k).
+fact's words, the estimate without bias is
+
+    leak = 1 - C(n - c, k) / C(n, k)
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ def leak_at_k(n: int, c: int, k: int) -> float:
     range=(0, 1),
     side="forget",
     unit="probability",
+    source="after Scholten et al., arXiv:2410.03523",
 )
 class Leakage(RowMetric):
     """Mean over rows of the probability that one of `k` answers sampled at `temperature` contains the fact's words."""

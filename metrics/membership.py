@@ -1,19 +1,13 @@
 """Membership inference: can forget rows be told from rows that were never trained on?
 
 Each attack gives a row a score that is higher the more it looks like training data. The number is
-AUC = P(score(forget) > score(holdout)) + P(equal) / 2: 1 means that the forget rows look like members, 0.5 that they
-look like the holdout rows, near 0 that they were pushed below what a model never trained on them would say. The
-retrained model's AUC need not be .5 either, so the gap to it is a metric of its own (`mink_auc_gap`).
 
-Attacks (logp over the n answer tokens; mu, sigma^2: mean and variance of log p under the model at each token):
+    AUC = P(score(forget) > score(holdout)) + P(equal) / 2
 
-- loss: mean logp (Yeom et al., 2018)
-- zlib: mean logp / bytes of the zlib-compressed answer (Carlini et al., 2021)
-- lowercase: -(mean nll of the text) / (mean nll of the lower-cased text), as in MUSE
-- mink: mean of the k % lowest logp, at least one token (Shi et al., arXiv:2310.16789)
-- minkpp: the same on (logp - mu) / sigma (Zhang et al., arXiv:2404.02936)
-- reference: mean logp minus that of the base model, which saw neither side
-- gradnorm: minus the mean over parameter tensors of the gradient's norm
+1 means that the forget rows look like members, 0.5 that they look like the holdout rows, near 0 that they were pushed
+below what a model never trained on them would say. The retrained model's AUC need not be .5 either, so the gap to it is
+a metric of its own (`mink_auc_gap`). TPR is the share of forget rows above the score that at most 1 % of the holdout
+rows exceed.
 
 Differences between code bases. OpenUnlearning leaves the last token out of Min-K and Min-K++, floors the variance at
 1e-6 and gives a row without tokens the score 0, the extreme of the scale; ours leaves such a row out and says so. MUSE
@@ -175,7 +169,7 @@ def compare(forget: Mapping[str, float | None], holdout: Mapping[str, float | No
     return Value(area, samples, details=details, replicate=replicate)
 
 
-def attack(name: str, title: str) -> Callable[[type[Membership]], type[Membership]]:
+def attack(name: str, title: str, source: str) -> Callable[[type[Membership]], type[Membership]]:
     """Register an attack as NAME_auc, and its true-positive rate as NAME_tpr."""
 
     def decorate(cls: type[Membership]) -> type[Membership]:
@@ -187,6 +181,7 @@ def attack(name: str, title: str) -> Callable[[type[Membership]], type[Membershi
             range=(0, 1),
             side="privacy",
             unit="AUC",
+            source=source,
         )
         register(cls)
         tpr_title = f"{title} membership TPR at 1 % FPR"
@@ -199,9 +194,14 @@ def attack(name: str, title: str) -> Callable[[type[Membership]], type[Membershi
 # -- the attacks -----------------------------------------------------------------------------------------------
 
 
-@attack("mink", "Min-K%")
+@attack("mink", "Min-K%", "Shi et al., arXiv:2310.16789")
 class MinK(Membership):
-    """Min-K% over the answer tokens, k = 40 %."""
+    """Min-K% over the n answer tokens, k = 40 %.
+
+        score = mean of the max(1, floor(k n)) lowest log p(y_t | x, y_<t)
+
+    Rows without a token are left out.
+    """
 
     k: float = Field(0.4, gt=0, le=1)
 
@@ -209,9 +209,15 @@ class MinK(Membership):
         return min_k(context.score(row.prompt, row.answer), self.k, self.protocol)
 
 
-@attack("minkpp", "Min-K%++")
+@attack("minkpp", "Min-K%++", "Zhang et al., arXiv:2404.02936")
 class MinKPlusPlus(Membership):
-    """Min-K%++ over the answer tokens, k = 40 %."""
+    """Min-K%++ over the n answer tokens, k = 40 %.
+
+        score = mean of the max(1, floor(k n)) lowest (log p(y_t | x, y_<t) - mu_t) / sigma_t
+        mu_t = sum_v p_t(v) log p_t(v)        sigma_t^2 = sum_v p_t(v) (log p_t(v) - mu_t)^2
+
+    Rows without a token are left out.
+    """
 
     k: float = Field(0.4, gt=0, le=1)
 
@@ -222,26 +228,41 @@ class MinKPlusPlus(Membership):
         return min_k_plus_plus(context.score(row.prompt, row.answer), self.k, self.protocol)
 
 
-@attack("loss", "Loss")
+@attack("loss", "Loss", "Yeom et al., arXiv:1709.01604")
 class Loss(Membership):
-    """Mean log-probability per answer token."""
+    """Mean log-probability per answer token.
+
+        score = mean_t log p(y_t | x, y_<t)
+
+    Rows without a token are left out.
+    """
 
     def membership(self, row: Row, context: Context) -> float | None:
         return mean_logp(context.score(row.prompt, row.answer), unpredicted(row, self.protocol))
 
 
-@attack("zlib", "zlib")
+@attack("zlib", "zlib", "Carlini et al., arXiv:2012.07805")
 class Zlib(Membership):
-    """Mean log-probability per answer token over the compressed length of the answer."""
+    """Mean log-probability per answer token over the compressed length of the answer.
+
+        score = (mean_t log p(y_t | x, y_<t)) / (bytes of zlib(y))
+
+    Rows without a token are left out.
+    """
 
     def membership(self, row: Row, context: Context) -> float | None:
         logp = mean_logp(context.score(row.prompt, row.answer), unpredicted(row, self.protocol))
         return None if logp is None else logp / compressed(row.answer)
 
 
-@attack("lowercase", "Lower-case")
+@attack("lowercase", "Lower-case", "Carlini et al., arXiv:2012.07805; as in MUSE, arXiv:2407.06460")
 class LowerCase(Membership):
-    """-(mean nll) / (mean nll of the lower-cased answer)."""
+    """Mean nll of the answer over that of the lower-cased answer, negated.
+
+        score = -(mean_t nll of y) / (mean_t nll of lower(y))
+
+    Rows without a token are left out.
+    """
 
     def asks(self, row: Row) -> Iterable[Request]:
         yield Score(row.prompt, row.answer)
@@ -252,9 +273,14 @@ class LowerCase(Membership):
         return None if logp is None or not lower else -logp / lower
 
 
-@attack("reference", "Reference")
+@attack("reference", "Reference", "Carlini et al., arXiv:2012.07805")
 class Reference(Membership):
-    """Mean log-probability minus that under the base model (role `base`)."""
+    """Mean log-probability minus that under the base model (role `base`).
+
+        score = mean_t log p(y_t | x, y_<t) - mean_t log p_base(y_t | x, y_<t)
+
+    Null without a base model; rows without a token are left out.
+    """
 
     reference: str = "base"
 
@@ -267,9 +293,14 @@ class Reference(Membership):
         return None if here is None or there is None else here - there
 
 
-@attack("gradnorm", "Gradient-norm")
+@attack("gradnorm", "Gradient-norm", "OpenUnlearning, arXiv:2506.12618")
 class GradientNorm(Membership):
-    """Minus the mean over parameter tensors of the gradient's 2-norm, for the mean answer nll. One backward a row."""
+    """Minus the mean over parameter tensors of the gradient's 2-norm, for the mean answer nll. One backward a row.
+
+        score = -mean over parameter tensors w of || d (mean_t nll) / d w ||_2
+
+    Rows without a token are left out.
+    """
 
     p: float = Field(2.0, gt=0)
 

@@ -46,9 +46,16 @@ def extraction_strength(hits: np.ndarray, protocol: str = "ours") -> float | Non
     range=(0, 1),
     side="forget",
     unit="share of tokens",
+    source="Tirumala et al., arXiv:2205.10770; extraction strength: Carlini et al., arXiv:2012.07805",
 )
 class Memorization(RowMetric):
-    """Mean over rows of exact memorisation or extraction strength."""
+    """Mean over rows of exact memorisation or extraction strength.
+
+        exact memorisation = (number of hits) / n
+        extraction strength = 1 - k / n
+
+    Rows without a content token are undefined.
+    """
 
     protocols: ClassVar[Mapping[str, str]] = {
         "ours": "extraction strength 0 when nothing matches",

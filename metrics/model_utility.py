@@ -23,10 +23,21 @@ def harmonic_mean(values: Sequence[float]) -> float:
 
 
 @metrics.register(
-    "model_utility", title="Model Utility", direction="higher", range=(0, 1), side="utility", unit="harmonic mean"
+    "model_utility",
+    title="Model Utility",
+    direction="higher",
+    range=(0, 1),
+    side="utility",
+    unit="harmonic mean",
+    source="TOFU, arXiv:2401.06121, section 3.2",
 )
 class ModelUtility(Metric):
-    """Harmonic mean of the nine parts, which `details` lists."""
+    """Harmonic mean of the nine parts, which `details` lists.
+
+        MU = 9 / (1/part_1 + ... + 1/part_9)
+
+    Null as soon as one part is null.
+    """
 
     protocols: ClassVar = {
         "ours": "nine parts of `ours`",

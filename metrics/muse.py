@@ -82,9 +82,15 @@ def _as_open_unlearning(prompt: str, answer: str, raw: str, stops: Iterable[str]
     range=(0, 100),
     side="forget",
     unit="ROUGE-L F x 100",
+    source="MUSE, arXiv:2407.06460",
 )
 class KnowMem(RowMetric):
-    """100 x mean ROUGE-L F of the answers to questions behind `shots` solved ones."""
+    """Answers to questions behind `shots` solved ones.
+
+        KnowMem = 100 x mean over rows of ROUGE-L F(true answer, greedy answer)
+
+    with the F of ROUGE-L in [0, 1].
+    """
 
     protocols: ClassVar[Mapping[str, str]] = PROTOCOLS
     split: str = "knowmem_forget"
@@ -137,9 +143,15 @@ metrics.preset(
     range=(0, 100),
     side="forget",
     unit="ROUGE-L F x 100",
+    source="MUSE, arXiv:2407.06460",
 )
 class VerbMem(RowMetric):
-    """100 x mean ROUGE-L F of the continuation of a training text against the true one, cut to as many tokens."""
+    """Continuation of a training text against the true one, cut to as many tokens.
+
+        VerbMem = 100 x mean over rows of ROUGE-L F(true continuation, greedy continuation)
+
+    with the F of ROUGE-L in [0, 1]. Null when the tokenizer cannot say where tokens stand.
+    """
 
     protocols: ClassVar[Mapping[str, str]] = PROTOCOLS
     split: str = "verbmem_forget"

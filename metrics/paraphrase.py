@@ -27,9 +27,17 @@ from .rouge import rouge_l
     range=(0, 1),
     side="forget",
     unit="probability",
+    source="ours",
 )
 class ParaphraseKnowledge(RowMetric):
-    """Mean over rows and unseen paraphrases of P(answer), ROUGE-L recall, or fact recall of the greedy answer."""
+    """Mean over rows, and over the unseen paraphrases x' of each, of what `kind` says of the answer to x'.
+
+        prob      exp(mean_t log p(y_t | x', y_<t))
+        rouge_l   ROUGE-L recall of the greedy answer
+        fact      1 if the greedy answer contains the fact's words, else 0
+
+    Rows without unseen paraphrases are undefined.
+    """
 
     kind: Literal["prob", "rouge_l", "fact"] = "prob"
     max_new_tokens: int = 128

@@ -45,6 +45,7 @@ def _relative(value: float, reference: float, epsilon: float | None) -> float | 
     range=(-1, 1),
     side="privacy",
     unit="AUC",
+    source="PrivLeak: MUSE, arXiv:2407.06460; rel_diff: OpenUnlearning, arXiv:2506.12618; the gap is ours",
 )
 class AgainstRetrained(Metric):
     """`gap`, `privleak` or `rel_diff` of a membership AUC; needs the retrained run unless `reference` is given."""

@@ -1,8 +1,9 @@
 """Probability of the true answer (TOFU, arXiv:2401.06121, section 3.2).
 
-P(a | q) = exp((1/n) sum_t log p(a_t | q, a_<t)), the geometric mean over the n answer tokens, EOS included. It is
-formed in log space. Where a row offers wrong options (real authors, world facts), P is normalised over them:
-P(a) / (P(a) + sum_i P(wrong_i)).
+    P(y | x) = exp((1/n) sum_t log p(y_t | x, y_<t))
+
+is the geometric mean over the n answer tokens, EOS included, formed in log space. Where a row offers wrong options
+(real authors, world facts), P is normalised over them.
 
 Differences between code bases. TOFU and OpenUnlearning divide by the labels before the shift: for a text without a
 prompt that counts the first token, which is never predicted. OpenUnlearning adds 1e-10 to the normalising sum.
@@ -40,9 +41,15 @@ def normalised(right: float, wrong: Sequence[float], epsilon: float = 0.0) -> fl
     range=(0, 1),
     side="forget",
     unit="probability",
+    source="TOFU, arXiv:2401.06121, section 3.2",
 )
 class Probability(RowMetric):
-    """Mean over rows of P(answer | prompt), or with `paraphrased` of the right answer in other words."""
+    """Mean over rows of P(answer | prompt), or with `paraphrased` of the right answer in other words.
+
+        prob = mean over rows of exp((1/n) sum_t log p(y_t | x, y_<t))
+
+    Rows without an answer token are undefined.
+    """
 
     protocols: ClassVar = {
         "ours": "mean over the predicted answer tokens",
@@ -84,9 +91,15 @@ metrics.preset(
     range=(0, 1),
     side="utility",
     unit="probability",
+    source="TOFU, arXiv:2401.06121, section 3.2",
 )
 class OptionProbability(RowMetric):
-    """Mean over rows of P(answer) normalised over the answer and the row's wrong options."""
+    """Mean over rows of P(answer) normalised over the answer and the row's wrong options.
+
+        prob = mean over rows of P(answer) / (P(answer) + sum_i P(wrong_i))
+
+    Rows without wrong options are undefined.
+    """
 
     protocols: ClassVar = {
         "ours": "p / (p + sum of wrong p)",
@@ -123,9 +136,15 @@ metrics.preset(
     range=(0, 1),
     side="forget",
     unit="probability",
+    source="MASC, arXiv:2606.02920: the form of its tables",
 )
 class OneMinus(Metric):
-    """1 - x for another metric x in [0, 1]: the form of the MASC tables, where up means forgotten."""
+    """1 - x for another metric x in [0, 1]: the form of the MASC tables, where up means forgotten.
+
+        value = mean over rows of 1 - x
+
+    over the rows where x is defined; null where x is.
+    """
 
     protocols: ClassVar = {"ours": "of `ours`", "tofu": "of `tofu`", "open-unlearning": "of `open-unlearning`"}
     metric: str = "forget_prob"
@@ -148,9 +167,15 @@ class OneMinus(Metric):
     target="retrained",
     side="forget",
     unit="nats",
+    source="MASC, arXiv:2606.02920",
 )
 class ReproductionLogProbability(RowMetric):
-    """Mean over rows of log P(the whole answer and then EOS | prompt) = sum_t log p(a_t): not divided by the length."""
+    """Log-probability of the whole answer and then EOS: not divided by the length.
+
+        logp = mean over rows of sum_t log p(y_t | x, y_<t)
+
+    Rows without an answer token are undefined.
+    """
 
     def asks(self, row: Row) -> Iterable[Request]:
         yield Score(row.prompt, row.answer)

@@ -64,9 +64,15 @@ def refuses(text: str) -> bool:
     range=(0, 1),
     side="descriptive",
     unit="share of rows",
+    source="ours",
 )
 class Refusal(RowMetric):
-    """Share of rows whose greedy answer is a refusal."""
+    """Share of rows whose greedy answer is a refusal.
+
+        refusal = mean over rows of 1[the greedy answer contains a phrase of the list]
+
+    An empty answer is none.
+    """
 
     max_new_tokens: int = Field(128, ge=1)
 

@@ -1,6 +1,10 @@
 """ROUGE between the greedy answer and the true answer (TOFU section 3.2; MUSE, arXiv:2407.06460).
 
-ROUGE-L recall = LCS(reference, candidate) / |reference|, over tokens; F = 2 P R / (P + R).
+    R = LCS(reference, candidate) / |reference|
+    P = LCS(reference, candidate) / |candidate|
+    F = 2 P R / (P + R)
+
+with LCS the length of the longest common subsequence, and lengths in tokens.
 
 Tokens. The published code keeps runs of a-z and 0-9 (rouge-score), which gives 0 for identical Hindi and cuts José in
 two. `ours` counts letters, marks and digits of every script, and single characters where a script writes no spaces;
@@ -148,6 +152,7 @@ def cut_at(text: str, stops: Iterable[str]) -> str:
     range=(0, 1),
     side="forget",
     unit="recall",
+    source="TOFU, arXiv:2401.06121, section 3.2",
 )
 class RougeL(RowMetric):
     """Mean over rows of ROUGE-L recall of the greedy answer (F in MUSE) against the true answer.

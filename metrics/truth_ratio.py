@@ -80,6 +80,7 @@ def with_epsilon(right: float, wrong: Sequence[float], form: str) -> float | Non
     range=(0, 1),
     side="forget",
     unit="ratio",
+    source="TOFU, arXiv:2401.06121, section 3.2",
 )
 class TruthRatio(RowMetric):
     """Mean over rows of min(R, 1/R) (symmetric), max(0, 1 - R) (clipped), log R (raw) or 1 / (1 + R) (preference).

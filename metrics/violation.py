@@ -1,10 +1,11 @@
 """MASC's violation rate and its bound on exact reproduction (arXiv:2606.02920, Proposition 1).
 
-A token violates when its restricted margin m_t = beta log p(y_t) - log sum_{v in S_t} p(v)^beta exceeds
-tau = log(rho / (1 - rho)), S_t the k likeliest other tokens. A token that does not violate has p(y_t) <= rho, so an
-answer with n active tokens and violation rate V is reproduced word for word with probability at most rho^((1 - V) n):
-
+    m_t = beta log p(y_t) - log sum_{v in S_t} p(v)^beta
+    V = share of the n answer tokens with m_t > tau = log(rho / (1 - rho))
     log bound = (1 - V) n log rho        (beta = 1)
+
+with S_t the k likeliest other tokens. A token that does not violate has p(y_t) <= rho, so the answer is reproduced word
+for word with probability at most rho^((1 - V) n).
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ def margins(scores: TokenScores, k: int, beta: float = 1.0) -> np.ndarray:
     range=(0, 1),
     side="descriptive",
     unit="share of tokens",
+    source="MASC, arXiv:2606.02920, Proposition 1",
 )
 class Violation(RowMetric):
     """Mean over rows of the share of answer tokens (EOS included) that violate, or of the log bound (kind `bound`).

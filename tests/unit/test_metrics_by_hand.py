@@ -10,7 +10,7 @@ import pytest
 
 from unlearnbench.benchmarks.base import Benchmark, Row
 from unlearnbench.evaluation import Evaluation, rescore
-from unlearnbench.metric import Generate, Sample, Score, Text, TokenScores, Value
+from unlearnbench.metric import Generate, Sample, Score, Text, TokenScores, Value, metrics
 from unlearnbench.metrics.aggregates import closeness
 from unlearnbench.metrics.fluency import repetition
 from unlearnbench.metrics.leakage import Leakage, leak_at_k
@@ -19,6 +19,9 @@ from unlearnbench.metrics.model_utility import harmonic_mean
 from unlearnbench.metrics.muse import question_prompt, response
 from unlearnbench.metrics.truth_ratio import clipped, log_ratio, preference, symmetric
 from unlearnbench.metrics.violation import margins
+from unlearnbench.pages.examples import value as example_value
+from unlearnbench.pages.examples import work_out
+from unlearnbench.pages.worked import WORKED
 
 
 def tokens(logp: list[float], hits: list[bool] | None = None, **more: Any) -> TokenScores:
@@ -34,13 +37,12 @@ def values(splits: dict[str, list[Row]], answers: dict[Any, Any], *names: str, *
 ROW = Row("0", "Where?", "in Paris", fact="Paris", paraphrased_answer="Paris it is", perturbed=("in Rome", "in Oslo"))
 
 
-def test_probability_is_the_geometric_mean_of_the_tokens() -> None:
-    """(1/2 x 1/8)^(1/2) = 1/4"""
-    answers = {Score("Where?", "in Paris"): tokens([math.log(1 / 2), math.log(1 / 8)])}
-    found = values({"forget": [ROW]}, answers, "forget_prob", "one_minus_prob", "forget_logp")
-    assert found["forget_prob"].score == pytest.approx(1 / 4)
-    assert found["one_minus_prob"].score == pytest.approx(3 / 4)
-    assert found["forget_logp"].score == pytest.approx(math.log(1 / 16))
+@pytest.mark.parametrize("name", WORKED)
+def test_worked_examples(name: str) -> None:
+    """The examples that the pages of the metrics show, in each protocol that they work out."""
+    for protocol, arithmetic in WORKED[name].by_hand.items():
+        found = example_value(metrics.get(name), WORKED[name], protocol)
+        assert found.score == pytest.approx(work_out(arithmetic), rel=1e-12), f"{name}@{protocol}: {found.reason}"
 
 
 def test_long_answers_do_not_underflow() -> None:

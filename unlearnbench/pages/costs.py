@@ -1,4 +1,4 @@
-"""What a method costs, counted: it runs two optimiser steps on a tiny model while forward and backward passes are
+"""What a method costs, counted: it runs an optimiser step on a tiny model while forward and backward passes are
 watched, and what stays in memory between them is weighed.
 """
 
@@ -27,6 +27,7 @@ from unlearnbench.unlearning import Supply, Unlearning, unlearn
 BLOCKS = 4  #: decoder blocks of the tiny model
 BATCH = 4  #: forget rows of a step, and retain rows
 ROWS = 2 * BATCH  #: forget rows, and retain rows
+STEPS = 1  #: optimiser steps
 
 
 @dataclass(frozen=True, order=True)
@@ -125,9 +126,9 @@ class _Watch:
 
 
 def measure(method: Method, lora: bool = False, stop: Mapping[str, Any] | None = None) -> Costs:
-    """Run two steps of a method on a tiny model and count. Raises what the method raises.
+    """Run a step of a method on a tiny model and count. Raises what the method raises.
 
-    Its own stop rule is left out; `stop` is one that looks after both steps, and before the first.
+    Its own stop rule is left out; `stop` is one that looks before and after the step.
     """
     gc.freeze()  # what is older than this is not looked at
     try:
@@ -160,8 +161,7 @@ def _measure(method: Method, lora: bool) -> Costs:
 
     settings = TrainSettings(
         batch_size=BATCH,
-        max_steps=2,
-        epochs=2,
+        max_steps=STEPS,
         learning_rate=1e-3,
         lora=LoraSettings(r=2, dropout=0) if lora and method.is_loop else None,
     )
@@ -173,15 +173,15 @@ def _measure(method: Method, lora: bool) -> Costs:
                 method, lm, encoder, forget, retain, settings, 0, Accelerator(), Clock(), Hooks(log=look), supply
             )
         except CellFailed:
-            if steps < 2:
+            if steps < STEPS:
                 raise  # else: a loss that is 0 on a model which knows nothing, as MASC's; it cost the same
     units = {"forget": len(forget), "alternate": len(forget), "retain": len(retain)}
-    costs.step = {k: n / (2 * BATCH) for k, n in sorted(watch.runs.get("optimise", Counter()).items()) if n > 0}
+    costs.step = {k: n / (STEPS * BATCH) for k, n in sorted(watch.runs.get("optimise", Counter()).items()) if n > 0}
     costs.prepare = {k: n / units[k.rows] for k, n in sorted(watch.runs.get("prepare", Counter()).items()) if n > 0}
     if not method.is_loop:
-        costs.prepare, costs.step = {k: n * 2 * BATCH / units[k.rows] for k, n in costs.step.items()}, {}
+        costs.prepare, costs.step = {k: n * STEPS * BATCH / units[k.rows] for k, n in costs.step.items()}, {}
         watch.models["prepare"] = watch.models["optimise"]
-    looks = 3 if method.stop is not None else 1
+    looks = STEPS + 1 if method.stop is not None else 1
     costs.look = {k: n / looks for k, n in sorted(watch.runs.get("probe", Counter()).items()) if n > 0}
     costs.copies_prepare = len(watch.models.get("prepare", set()) - _ids(lm))
     costs.samples = sum(sampled) / len(forget)

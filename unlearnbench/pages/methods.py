@@ -269,7 +269,7 @@ def index() -> str:
         "## Families",
         table(("family", "what it does to a forget answer"), [(f"*{k}*", v) for k, v in FAMILIES.items()]),
         "## All of them",
-        f"Costs are counted on a tiny model while two optimiser steps of {BATCH} forget and {BATCH} retain rows ran: "
+        f"Costs are counted on a tiny model while an optimiser step of {BATCH} forget and {BATCH} retain rows ran: "
         "*forward* and *backward* are passes over a batch in one step, the frozen reference's among them; *copies* are "
         "models in memory beside the one that is trained.",
         table(("name", "title", "family", "needs", *COST_HEAD), rows),

@@ -58,7 +58,7 @@ def rules_page() -> str:
         *sections,
         "## What a look costs",
         "Counted on a tiny model with `probe: 2, confirm: 4, retain_probe: 3`: rows that are run forward for one look, "
-        "a mean over three looks (what the reference says of retain rows is kept). There is no backward pass.",
+        "a mean over two looks (what the reference says of retain rows is kept). There is no backward pass.",
         table(("rule", "of the policy", "of the reference"), _looks()),
     )
 

@@ -6,14 +6,14 @@ import argparse
 import sys
 from pathlib import Path
 
-from unlearnbench.pages import methods, others
+from unlearnbench.pages import methods, metrics, others
 
 NOTE = "<!-- Made from the code by `python -m unlearnbench.pages`: change the docstrings, not this file. -->\n\n"
 
 
 def generated() -> dict[str, str]:
     """Path under docs/ -> text, of every generated page."""
-    return {path: NOTE + text for part in (methods, others) for path, text in part.pages().items()}
+    return {path: NOTE + text for part in (methods, metrics, others) for path, text in part.pages().items()}
 
 
 def differing(found: dict[str, str], out: Path) -> list[str]:
@@ -35,9 +35,21 @@ def navigation(found: dict[str, str], config: str) -> str:
             lines.append(line)
         if mark.startswith("# ") and mark.endswith("/"):
             inside, indent = True, line[: line.index("#")]
-            paths = [path for path in found if path.startswith(mark[2:])]
-            lines += [f"{indent}- {_title(found[path])}: {path}" for path in paths]
+            lines += _entries({path: text for path, text in found.items() if path.startswith(mark[2:])}, indent)
     return "\n".join(lines) + "\n"
+
+
+def _entries(found: dict[str, str], indent: str) -> list[str]:
+    """Lines of the navigation, under a heading where the pages have one."""
+    lines, heading = [], ""
+    for path, text in found.items():
+        section = metrics.section(path)
+        if section and section != heading:
+            lines.append(f"{indent}- {section}:")
+        heading = section
+        title = "Overview" if path.endswith("/index.md") else _title(text)
+        lines.append(f"{indent}{'    ' if section else ''}- {title}: {path}")
+    return lines
 
 
 def _title(page: str) -> str:
