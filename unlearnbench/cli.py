@@ -290,6 +290,7 @@ def compare(
 def rescore(
     run: Annotated[Path, typer.Argument(help="The folder of an evaluation, or a folder of run folders.")],
     metrics: Annotated[str | None, typer.Option(help="Also these metrics or suites, comma-separated.")] = None,
+    reference: Annotated[Path | None, typer.Option(help="The retrained model an `eval` compared with.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Compare only; write nothing.")] = False,
     plugin: Plugins = [],  # noqa: B006
 ) -> None:
@@ -297,7 +298,7 @@ def rescore(
     from unlearnbench import rescoring
 
     _plugins(plugin)
-    found = rescoring.rescore(run, _words(metrics) or (), check)
+    found = rescoring.rescore(run, _words(metrics) or (), check, reference)
     for one in found:
         typer.echo(f"{one.state:<10} {one.run.folder.name}" + (f" -> {one.folder.name}" if one.folder else ""))
         for line in one.lines:

@@ -12,12 +12,15 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from unlearnbench import answers as answer_files
 from unlearnbench import evaluation
+from unlearnbench.benchmarks.base import Benchmark
 from unlearnbench.canonical import as_text
 from unlearnbench.errors import UserError
 from unlearnbench.metric import Value, expand, resolve
+from unlearnbench.references import load_reference
 from unlearnbench.report import results as runs
 from unlearnbench.stages import benchmark_of, load_evaluation, save_values
 from unlearnbench.store import Stage, Store
@@ -39,9 +42,12 @@ class Rescored:
     folder: Path | None = None
 
 
-def rescore(root: Path, metrics: Sequence[str] = (), check: bool = False) -> list[Rescored]:
+def rescore(
+    root: Path, metrics: Sequence[str] = (), check: bool = False, reference: Path | None = None
+) -> list[Rescored]:
     """Rescore an evaluation, or all in a folder of runs, `metrics` in addition. `check`: compare, write nothing.
 
+    `reference`: the retrained model (run or log) of evaluations that no retrained run of the folder belongs to.
     Raises `UserError` when there is no evaluation, or a metric does not exist.
     """
     if not root.is_dir():
@@ -57,13 +63,15 @@ def rescore(root: Path, metrics: Sequence[str] = (), check: bool = False) -> lis
     found = [stage for stage in wanted if stage.kind == "evaluate" and stage.status == "complete"]
     if not found:
         raise UserError(f"There is no complete evaluation in {root} to rescore.")
-    work = _Rescore(store, there, expand(metrics), check)
+    work = _Rescore(store, there, expand(metrics), check, reference)
     return [work.of(stage) for stage in found]
 
 
 class _Rescore:
-    def __init__(self, root: Path, there: dict[str, runs.Stage], extra: Sequence[str], check: bool):
-        self.root, self.there, self.extra, self.check = root, there, extra, check
+    def __init__(
+        self, root: Path, there: dict[str, runs.Stage], extra: Sequence[str], check: bool, reference: Path | None
+    ):
+        self.root, self.there, self.extra, self.check, self.reference = root, there, extra, check, reference
         self.done: dict[str, Rescored] = {}
 
     def of(self, run: runs.Stage) -> Rescored:
@@ -88,25 +96,44 @@ class _Rescore:
                 parents["retrained"] = retrained.key
         data = benchmark_of(run.spec)
         names = expand([*run.metrics, *self.extra])
-        reference = None if retrained is None else load_evaluation(retrained.folder, data)
-        fresh = evaluation.rescore(answer_files.load(run.folder / "answers.parquet"), data, names, reference)
+        beside, problem = ({}, "") if retrained is not None else self._beside(run, data)
+        if problem:
+            return Rescored(run, "impossible", [problem])
+        compared = load_evaluation(retrained.folder, data) if retrained is not None else beside.pop("evaluation", None)
+        fresh = evaluation.rescore(answer_files.load(run.folder / "answers.parquet"), data, names, compared)
         lines = _lost(run, fresh)
         old = {name: value.version for name, value in run.metrics.items()}
         new = {name: resolve(name)[0].version for name in names}
-        if old == new and parents == (run.spec.get("parents") or {}):
+        if old == new and parents == (run.spec.get("parents") or {}) and beside == _named_in(run):
             return self._compared(run, fresh, lines)
         moved = [f"{name}: version {old[name]} -> {new[name]}" for name in old if old[name] != new[name]]
         lines = moved + _changes(run, fresh) + lines
-        return Rescored(run, "new", lines, None if self.check else self._write(run, fresh, parents))
+        return Rescored(run, "new", lines, None if self.check else self._write(run, fresh, parents, beside))
+
+    def _beside(self, run: runs.Stage, data: Benchmark) -> tuple[dict[str, Any], str]:
+        """The reference of a run without a retrained parent: its part of the spec, with its evaluation; or a problem.
+
+        The retrained model itself is compared with nothing.
+        """
+        named = _named_in(run).get("reference")
+        if self.reference is None or run.spec.get("role") == "retrained":
+            return {}, f"it was compared with {named['origin']}: name that with --reference" if named else ""
+        found = load_reference(self.reference, data, run.protocol)
+        if named and named["identity"] != found.identity:
+            return {}, f"it was compared with another reference than {self.reference}: {named['origin']}"
+        about = {"identity": found.identity, "origin": found.origin}
+        return {"reference": named or about, "evaluation": found.evaluation}, ""
 
     def _compared(self, run: runs.Stage, fresh: evaluation.Evaluation, lines: list[str]) -> Rescored:
         text = as_text({"metrics": fresh.metrics_json()})
         if text == (run.folder / "metrics.json").read_text(encoding="utf-8"):
             return Rescored(run, "identical", lines)
-        changes = _changes(run, fresh) or ["metrics.json has the same values, but not the same text"]
-        return Rescored(run, "differs", changes + lines)
+        named = _changes(run, fresh) + lines
+        return Rescored(run, "differs", named or ["metrics.json has the same values, but not the same text"])
 
-    def _write(self, run: runs.Stage, fresh: evaluation.Evaluation, parents: dict[str, str]) -> Path:
+    def _write(
+        self, run: runs.Stage, fresh: evaluation.Evaluation, parents: dict[str, str], beside: dict[str, Any]
+    ) -> Path:
         names = list(fresh.values)
         spec = {k: v for k, v in run.spec.items() if k not in ("kind", "label")}
         spec |= {
@@ -114,6 +141,7 @@ class _Rescore:
             "metric_versions": {name: resolve(name)[0].version for name in names},
             "metric_sources": sorted({s for name in names if (s := resolve(name)[0].source) is not None}),
             "parents": parents,
+            **beside,
         }
         stage = Stage(run.kind, str(run.spec["label"]), spec)
         with Store(self.root).build(stage) as building:
@@ -126,6 +154,11 @@ class _Rescore:
                 building.record["counts"] = {**(run.record.get("counts") or {}), **fresh.counts}
                 building.record["rescored"] = {"replaces": [*run.replaces, run.key]}
         return building.folder
+
+
+def _named_in(run: runs.Stage) -> dict[str, Any]:
+    """The reference that the spec of a run names, as a part of a spec."""
+    return {"reference": run.spec["reference"]} if run.spec.get("reference") else {}
 
 
 def _lost(run: runs.Stage, fresh: evaluation.Evaluation) -> list[str]:

@@ -164,6 +164,26 @@ def test_more_metrics_and_those_that_cannot_be_computed(run: Any, runs: Path) ->
     assert values["forget_prob"] == json.loads((one / "metrics.json").read_text())["metrics"][0]
 
 
+def test_a_reference_of_its_own(run: Any, runs: Path) -> None:
+    """What `eval --reference` made names what it was compared with: without that nothing is computed."""
+    (retrained,) = runs.glob("evaluate-retrained-*")
+    (one,) = runs.glob("evaluate-unlearned-*")
+    spec = json.loads((one / "spec.json").read_text())
+    key = spec.pop("parents")["retrained"]
+    write_json(one / "spec.json", {**spec, "parents": {}, "reference": {"identity": key, "origin": "run X"}})
+    assert run(one)[1][1] == "it was compared with run X: name that with --reference"
+    assert run(one, "--reference", retrained) == (0, [f"identical  {one.name}"])
+    write_json(one / "spec.json", {**spec, "parents": {}, "reference": {"identity": "0", "origin": "run X"}})
+    assert run(one, "--reference", retrained)[1][1].startswith("it was compared with another reference than")
+    # a run that was compared with nothing gets what it lacked, beside itself
+    write_json(one / "spec.json", {**spec, "parents": {}})
+    assert run(one)[1][1] == "mink_auc_gap cannot be recomputed: no retrained model to compare with"
+    code, said = run(one, "--reference", retrained)
+    (new,) = (folder for folder in runs.glob("evaluate-unlearned-*") if folder != one)
+    assert code == 0 and said == [f"new        {one.name} -> {new.name}"]
+    assert (new / "metrics.json").read_bytes() == (one / "metrics.json").read_bytes()
+
+
 def test_what_cannot_be_rescored_is_one_line(run: Any, runs: Path, tmp_path: Path) -> None:
     (one,) = runs.glob("evaluate-unlearned-*")
     (retrained,) = runs.glob("evaluate-retrained-*")
