@@ -11,7 +11,7 @@ export TOKENIZERS_PARALLELISM ?= false
 KEY := $(shell (pwd; cat pyproject.toml constraints.txt) | cksum | cut -d' ' -f1)
 $(shell $(BIN)/python -c 'import pip' 2>/dev/null || rm -f $(VENV)/.ready-*)
 
-.PHONY: help quickstart results/quickstart test test-full lint type docs
+.PHONY: help quickstart results/quickstart results results-all test test-full lint type docs
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 20
 
@@ -20,6 +20,17 @@ quickstart: $(VENV)/.ready-quant-$(KEY) ## seven methods on the embedded benchma
 
 results/quickstart: quickstart ## the committed results of the quickstart, and the table in the README
 	@$(BIN)/python -m unlearnbench.publish quickstart --out results/quickstart --readme README.md
+
+RESULTS := masc-tofu-mini masc-muse-news-mini masc-muse-books-mini masc-quantisation-mini masc-scaling-mini
+MORE := stop-rule-ablation masc-ablation-mini open-unlearning-tofu-mini open-unlearning-muse-mini
+PUBLISH = for name in $(1); do $(BIN)/unlearnbench reproduce $$name && \
+	$(BIN)/python -m unlearnbench.publish $$name --out results/$$name || exit 1; done
+
+results: $(VENV)/.ready-quant-$(KEY) ## the MASC paper in miniature: tables, pictures, verdicts and records, into results/
+	@$(call PUBLISH,$(RESULTS))
+
+results-all: results ## and the ablations and OpenUnlearning's tables in miniature
+	@$(call PUBLISH,$(MORE))
 
 test: $(VENV)/.ready-dev,quant-$(KEY) ## the test suite
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests

@@ -235,13 +235,12 @@ def leaderboard(
     runs: Annotated[list[Path], typer.Argument(help="Folders of run folders.")] = [Path("runs")],  # noqa: B006
     out: Annotated[Path, typer.Option(help="The CSV file.")] = Path("leaderboard.csv"),
 ) -> None:
-    """Write the leaderboard of run folders as CSV."""
+    """Write the leaderboard of run folders: CSV, and beside it Markdown, LaTeX and a page to sort and filter."""
     from unlearnbench import report as reports
 
     results = reports.Results.load(runs)
-    results.refuse_mixtures()
-    reports.write_csv(results, out)
-    typer.echo(f"{len(reports.leaderboard(results))} rows in {out}")
+    files = reports.write_board(results, out)
+    typer.echo(f"{len(reports.leaderboard(results))} rows in {', '.join(map(str, files))}")
 
 
 @app.command()

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import RenderableType
 
 from unlearnbench.claims import Claim
+from unlearnbench.report.board import write_board
 from unlearnbench.report.catalogue import PLOTS, TABLES, check_names
 from unlearnbench.report.leaderboard import leaderboard, write_csv
 from unlearnbench.report.results import Results
@@ -30,6 +31,7 @@ __all__ = [
     "terminal",
     "verify",
     "write",
+    "write_board",
     "write_csv",
 ]
 

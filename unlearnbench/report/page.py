@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from unlearnbench.report.forms import words_in
@@ -51,8 +51,7 @@ def render(
     """The page of a report. `plots`: number of the table -> plot name -> SVG file; `beside`: per table the published
     numbers; `judged`: what came of the claims.
     """
-    environment = Environment(autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True)
-    template = environment.from_string((HERE / "page.html.j2").read_text(encoding="utf-8"))
+    template = _template("page.html.j2")
     seeds = sorted({seed for table in found for row in table.rows for seed in row.arm.seeds})
     machines = sorted({row.cost.hardware for table in found for row in table.rows if row.cost.hardware})
     return template.render(
@@ -67,9 +66,31 @@ def render(
             for number, table in enumerate(found)
         ],
         provenance=_shown(provenance(found), {}),
-        css=Markup((HERE / "page.css").read_text(encoding="utf-8")),
-        js=Markup((HERE / "page.js").read_text(encoding="utf-8")),
+        **_assets(),
     )
+
+
+def board(grid: Grid, found: Sequence[Table], plots: Mapping[int, Path]) -> str:
+    """The page of a leaderboard: one table of all rows, and a trade-off plot for each comparison that has one."""
+    arms = {row.arm.label: row for table in found for row in table.rows}
+    return _template("leaderboard.html.j2").render(
+        grid={**_shown(grid, arms), "id": "board"},
+        plots=[
+            {"name": str(found[number].group.key), "svg": _inline(file, "tradeoff")} for number, file in plots.items()
+        ],
+        caption=CAPTIONS["tradeoff"],
+        **_assets(),
+    )
+
+
+def _template(name: str) -> Template:
+    loader = FileSystemLoader(HERE)
+    environment = Environment(autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True, loader=loader)
+    return environment.get_template(name)
+
+
+def _assets() -> dict[str, Markup]:
+    return {name: Markup((HERE / f"page.{name}").read_text(encoding="utf-8")) for name in ("css", "js")}
 
 
 def _group(number: int, table: Table, plots: Mapping[str, Path], beside: Sequence[Grid]) -> dict[str, Any]:
