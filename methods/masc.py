@@ -91,6 +91,8 @@ class MASC(Method):
             raise ValueError("give either rho or tau: the threshold tau is log(rho / (1 - rho))")
         if self.penalty != "sigmoid":
             self._without_effect("without `penalty: sigmoid`", "softness")
+        if self.cut is not None and self.cut[0] == self.cut[1]:
+            self._without_effect("where `cut` is one ratio", "cuts")
         if self.cut is None:
             self._without_effect("with `cut: null`", "cuts", "min_prefix", "min_suffix")
         if self.cut is not None and not 0 <= self.cut[0] <= self.cut[1] <= 1:

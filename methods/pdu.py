@@ -55,6 +55,8 @@ class PDU(Method):
             raise ValueError("pdu is a constraint on the retain loss: `retain` cannot be none")
         if self.epsilon is None and self.retain != "nll":
             raise ValueError(f"epsilon must be given with `retain: {self.retain}`: the target's own loss is 0")
+        if not self.primal_dual:
+            self._without_effect("with `primal_dual: false`", "dual_step", "dual_warmup")
         if self.epsilon is not None:
             self._without_effect("with an `epsilon`", "tolerance")
         return self

@@ -15,26 +15,11 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support.variants import MORE
 from unlearnbench.method import RETAIN, Method, methods
 from unlearnbench.registry import Entry
 from unlearnbench.testing import losses
 from unlearnbench.testing.variants import variants
-
-CUT = {"min_prefix": 2, "min_suffix": 2}  #: the tiny answers are shorter than MASC's defaults, and count whole
-
-#: Settings beyond the presets that change what is computed.
-MORE: dict[str, list[dict[str, Any]]] = {
-    "masc": [
-        CUT,
-        {"cut": None},
-        {"cuts": "fixed", **CUT},
-        {"alternatives": "reference", "within": 1.0, "k": 3},
-        {"form": "smoothmax", "beta": 2.0},
-        {"penalty": "hinge"},
-        {"penalty": "sigmoid", "softness": 0.5},
-    ],
-    "pdu": [{"epsilon": 0.5, "retain": "kl"}],
-}
 
 #: The forget loss before the first step, where policy and reference agree; None: the formula does not fix it.
 TWO_LOG_TWO: Callable[[Any], float] = lambda method: 2 / method.beta * math.log(2)  # noqa: E731
@@ -66,6 +51,7 @@ VARIANTS = everything()
 @pytest.mark.parametrize("check", losses.LOSS_CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("method", VARIANTS)
 def test_invariants(method: Method, check: Callable[[Method], None]) -> None:
+    """B26, B27: log-probabilities and not raw logits, in losses and gradients of every method, but where declared."""
     check(method)
 
 
@@ -116,6 +102,8 @@ def test_at_step_zero_the_forget_kl_adds_nothing() -> None:
         ("simnpo", {"protocol": "wmdp", "delta": 1.0}, "delta has no effect"),
         ("dpo", {"temperature": 2.0}, "temperature has no effect"),
         ("masc", {"softness": 2.0}, "softness has no effect"),
+        ("masc", {"cut": (0.5, 0.5), "cuts": "fixed"}, "cuts has no effect"),
+        ("pdu", {"primal_dual": False, "dual_step": 2.0}, "dual_step has no effect"),
         ("masc", {"cut": None, "min_prefix": 3}, "min_prefix has no effect"),
         ("masc", {"rho": 0.5, "tau": 1.0}, "either rho or tau"),
         ("masc", {"cut": (0.7, 0.2)}, "two ratios"),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from accelerate import Accelerator
 
+from unlearnbench.benchmarks.base import Benchmark
 from unlearnbench.clock import Clock
 from unlearnbench.errors import UserError
 from unlearnbench.finetuning import finetune
@@ -484,6 +486,38 @@ def test_a_target_that_does_not_know_the_forget_rows_is_named():
     (line,) = doubts(retrained, holdout=tiny_rows(4, "holdout", 90))
     assert "those of holdout rows 0." in line
     assert doubts(tiny_target()) == [] == doubts(tiny_target(), holdout=tiny_rows(4, "holdout", 90))
+
+
+# -- B60: what rows carry ----------------------------------------------------------------------------------------
+
+
+def test_what_a_benchmark_attaches_to_a_row_reaches_the_loss():
+    """B60: nothing about a row is dropped on its way: ids reach the batch, and `prepare` sees the rows themselves."""
+
+    class Indexed(Method):
+        retain: str = "nll"
+        seen: set = set()
+
+        def prepare(self, context):
+            rows = [*context.forget, *context.retain]
+            return State(index={row.id: row.extra["index"] for row in rows})
+
+        def forget_loss(self, step):
+            self.seen.update(step.state["index"][row_id] for row_id in step.forget.batch.row_ids)
+            return Terms(-step.forget.sequence_nll())
+
+        def retain_loss(self, step):
+            self.seen.update(step.state["index"][row_id] for row_id in step.retain.batch.row_ids)
+            return Terms(step.retain.sequence_nll())
+
+    def rows(prefix, start):
+        return [replace(row, extra={"index": f"{prefix}{row.id}"}) for row in tiny_rows(4, prefix, start)]
+
+    data = Benchmark({"forget": rows("f", 0), "retain": rows("r", 20)})
+    method = Indexed(seen=set())
+    run(method, TrainSettings(learning_rate=1e-3), forget=data.rows("forget"), retain=data.rows("retain"))
+    assert method.seen == {row.extra["index"] for split in data.splits.values() for row in split}
+    assert len(method.seen) == 8
 
 
 # -- alternates, randomness, compute -----------------------------------------------------------------------------

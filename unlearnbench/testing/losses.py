@@ -71,16 +71,30 @@ class Stage:
         parts = ("forget", "alternate") if part == "forget" else (part,)
         return {name: collate([self.rows[name][index]], self.encoder.pad_id) for name in parts}
 
-    def terms(self, part: str, batches: dict[str, Batch], shift: float | Tensor = 0.0) -> Terms:
-        """The method's terms of a part (`forget` or `retain`); `shift` is added to all logits of the policy."""
-        step = Step(
-            self._views(self.policy, batches, part, shift), self._views(self.frozen, batches, part, 0.0), self.state
-        )
+    def terms(
+        self, part: str, batches: dict[str, Batch], shift: float | Tensor = 0.0, frozen_shift: float = 0.0
+    ) -> Terms:
+        """The method's terms of a part (`forget` or `retain`); the shifts are added to all logits of either model."""
+        policy = self._views(self.policy, batches, part, shift)
+        step = Step(policy, self._views(self.frozen, batches, part, frozen_shift), self.state)
         return self.method.forget_loss(step) if part == "forget" else self.method.retain_loss(step)
 
-    def loss(self, part: str, batches: dict[str, Batch] | None = None, shift: float | Tensor = 0.0) -> Tensor:
+    def loss(
+        self,
+        part: str,
+        batches: dict[str, Batch] | None = None,
+        shift: float | Tensor = 0.0,
+        frozen_shift: float = 0.0,
+    ) -> Tensor:
         """The mean of the terms."""
-        return self.terms(part, batches or self.batches(), shift).mean()
+        return self.terms(part, batches or self.batches(), shift, frozen_shift).mean()
+
+    def gradient(self, part: str, shift: float = 0.0) -> Tensor:
+        """The gradient of the mean of the terms by the policy's parameters, in one row."""
+        parameters = list(self.policy.parameters())
+        found = torch.autograd.grad(self.loss(part, shift=shift), parameters, allow_unused=True)
+        known = [p.new_zeros(p.shape) if g is None else g for p, g in zip(parameters, found, strict=True)]
+        return torch.cat([g.flatten() for g in known])
 
     def parts(self) -> tuple[str, ...]:
         """The parts the method has."""
@@ -140,7 +154,7 @@ def _close(a: Tensor, b: Tensor, what: str) -> None:
 
 
 def check_shift(method: Method) -> None:
-    """A constant added to all of the policy's logits changes neither the losses nor, so, the gradient along it."""
+    """A constant added to all logits of the policy, or of the reference, changes neither losses nor gradients."""
     stage = Stage(method)
     pairs = {}
     for part in stage.parts():
@@ -148,6 +162,8 @@ def check_shift(method: Method) -> None:
         loss = stage.loss(part, shift=shift)
         (slope,) = torch.autograd.grad(loss, shift, allow_unused=True)
         pairs[part] = (loss.detach(), stage.loss(part, shift=5.0).detach())
+        pairs[f"{part}, the reference shifted"] = (loss.detach(), stage.loss(part, frozen_shift=5.0).detach())
+        pairs[f"gradient of {part}"] = (stage.gradient(part), stage.gradient(part, shift=5.0))
         pairs[f"slope of {part}"] = (
             torch.zeros(1).double(),
             (torch.zeros(()) if slope is None else slope).double().view(1),
