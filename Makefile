@@ -11,7 +11,7 @@ export TOKENIZERS_PARALLELISM ?= false
 KEY := $(shell (pwd; cat pyproject.toml constraints.txt) | cksum | cut -d' ' -f1)
 $(shell $(BIN)/python -c 'import pip' 2>/dev/null || rm -f $(VENV)/.ready-*)
 
-.PHONY: help quickstart results/quickstart results results-all test test-full lint type docs
+.PHONY: help quickstart results/quickstart muse-mini results/muse-mini results results-all test test-full lint type docs
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 20
 
@@ -20,6 +20,12 @@ quickstart: $(VENV)/.ready-quant-$(KEY) ## seven methods on the embedded benchma
 
 results/quickstart: quickstart ## the committed results of the quickstart, and the table in the README
 	@$(BIN)/python -m unlearnbench.publish quickstart --out results/quickstart --readme README.md
+
+muse-mini: $(VENV)/.ready-quant-$(KEY) ## the same seven methods on the embedded news
+	@$(BIN)/unlearnbench run muse-mini
+
+results/muse-mini: muse-mini ## the committed results of muse-mini
+	@$(BIN)/python -m unlearnbench.publish muse-mini --out results/muse-mini
 
 RESULTS := masc-tofu-mini masc-muse-news-mini masc-muse-books-mini masc-quantisation-mini masc-scaling-mini
 MORE := stop-rule-ablation masc-ablation-mini open-unlearning-tofu-mini open-unlearning-muse-mini
