@@ -294,13 +294,15 @@ def test_nothing_is_remembered_between_models(whole: Evaluation) -> None:
     assert set(short.requests(data)).isdisjoint(long.requests(data))
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_every_metric_in_other_precisions(dtype: torch.dtype) -> None:
-    """B47: no metric or attack raises on a bfloat16 model."""
+    """B47, B53: no metric or attack raises on a bfloat16 model, nor do exponentials overflow in half precision."""
     roles = {role: taught(i, dtype) for i, role in enumerate(("model", "target", "base"))}
     found = evaluate(roles, tiny_encoder(), benchmark(), EVERYTHING)
     json.dumps(found.metrics_json(), allow_nan=False)
     assert found.values["forget_prob"].score is not None
+    nll = found.values["forget_answer_nll_by_target"]
+    assert nll.score is not None and nll.details["perplexity"] == pytest.approx(np.exp(nll.score))
 
 
 def test_a_ruined_model_gives_nulls_and_no_crash(retrained: Evaluation) -> None:
