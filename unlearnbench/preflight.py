@@ -18,6 +18,7 @@ from unlearnbench.benchmarks.mini.model import MODELS
 from unlearnbench.costs import Estimate, Estimator, Machine
 from unlearnbench.costs.table import size
 from unlearnbench.errors import UserError
+from unlearnbench.metric import resolve
 from unlearnbench.plan import Planned
 
 KNOWS = 0.3  #: a model that was trained on rows gives their answers at least this probability, or recalls this share
@@ -117,7 +118,8 @@ def known(metrics: Mapping[str, float | None]) -> tuple[str, float] | None:
     for name in KNOWLEDGE:
         value = metrics.get(name)
         if value is not None:
-            return name, 1 - value if name.startswith("one_minus") else value
+            share = value / resolve(name)[0].meta["range"][1]
+            return name, 1 - share if name.startswith("one_minus") else share
     return None
 
 

@@ -19,6 +19,7 @@ from unlearnbench.benchmarks.jsonl import JsonLines
 from unlearnbench.benchmarks.tofu_mini import TofuMini
 from unlearnbench.errors import UserError
 from unlearnbench.report import Results
+from unlearnbench.rescoring import rescore
 from unlearnbench.settings import ModelSettings
 
 
@@ -88,6 +89,8 @@ def test_a_reference_is_compared_with(tmp_path: Path) -> None:
     assert found is not None and found <= 0 and "reference" in said
     spec = json.loads((out / "spec.json").read_text())
     assert spec["reference"]["identity"] == json.loads((reference / "record.json").read_text())["key"]
+    (kept,) = rescore(out, check=True)
+    assert kept.state == "impossible" and "score it again, with eval" in kept.lines[0]
     with pytest.raises(UserError, match="under the protocol 'ours', this evaluation is under 'open-unlearning'"):
         run(tmp_path, model, reference=reference, protocol="open-unlearning", **asked)
 

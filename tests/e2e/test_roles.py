@@ -103,7 +103,8 @@ def test_the_models_that_are_scored_are_those_that_were_given(tmp_path: Path) ->
     content = {**GIVEN, "model": one, "retrained": {"model": other}, "report": {"tables": ["main"], "plots": []}}
     content["unlearn"] = {"max_steps": 1, "learning_rate": 1e-3}
     (tmp_path / "given.yaml").write_text(yaml.safe_dump(content))
-    unlearnbench("run", "given.yaml", cwd=tmp_path)
+    said = unlearnbench("run", "given.yaml", cwd=tmp_path)
+    assert "the target hardly knows the forget set" in said.replace("\n", " ")  # B36: it is not trained
     board = pd.read_csv(tmp_path / "runs" / "reports" / "given" / "leaderboard.csv").set_index("label")
     assert set(board.index) == {"target", "retrained", "graddiff"}
     assert len(set(board["one_minus_prob"])) == 3

@@ -15,6 +15,7 @@ from tests.e2e.test_run import environment
 from tests.support.memorised import Memorised, memorise
 from unlearnbench import delivery
 from unlearnbench.benchmarks.sources import read
+from unlearnbench.comparison import Line, _damage, _still_known
 from unlearnbench.errors import UserError
 
 
@@ -130,7 +131,7 @@ def test_too_few_steps_are_reported_as_a_failure(own: Memorised, tmp_path: Path)
     request = delivery.Request(str(own.model), own.forget, lora=True, adapter=True, overrides=overrides,
                                out=tmp_path / "out")  # fmt: skip
     failed, said = run(request, tmp_path, tidy=True)
-    assert failed and "forgetting failed: exact match (forget) 1.00 → 1.00" in said
+    assert failed and "forgetting failed: Exact match (forget) 1.00 → 1.00" in said
     assert "without --retain" in said and "no retain rows" in said and "stop rule never held" in said
     assert "retain_exact" not in scores(tmp_path / "out")
     assert (tmp_path / "out" / "adapter_model.safetensors").is_file()
@@ -140,6 +141,43 @@ def test_too_few_steps_are_reported_as_a_failure(own: Memorised, tmp_path: Path)
     adapted = AutoPeftModelForCausalLM.from_pretrained(tmp_path / "out")
     assert any("lora_A" in name for name, _ in adapted.named_parameters())
     assert "Warning:** forgetting failed" in (tmp_path / "out" / "README.md").read_text()
+
+
+JUDGED = [
+    ([("forget_prob", "forget", 0.9, 0.5)], ["forgetting failed"]),
+    ([("forget_prob", "forget", 0.9, 0.4), ("forget_exact", "forget", 1.0, 0.0)], []),
+    ([("forget_prob", "forget", 0.2, 0.2), ("forget_exact", "forget", 0.0, 0.0)], []),
+    ([("forget_exact", "forget", 1.0, 0.2), ("forget_fact", "forget", 1.0, 0.5)], ["forgetting failed"] * 2),
+    ([("verbmem_forget", "forget", 90.0, 60.0)], ["forgetting failed"]),
+    ([("verbmem_forget", "forget", 25.0, 20.0)], []),
+    ([("retain_exact", "retain", 1.0, 0.85), ("retain_prob", "retain", 0.9, 0.85)], ["the retain side was damaged"]),
+    ([("retain_rouge_l", "retain", None, None)], []),
+]
+
+
+@pytest.mark.parametrize(("scored", "found"), JUDGED)
+def test_what_counts_as_failed_and_as_damaged(scored: list[tuple[Any, ...]], found: list[str]) -> None:
+    """On each metric's own scale: VerbMem is out of 100."""
+    lines = [Line(name, side, "x", before, after) for name, side, before, after in scored]
+    assert [text.partition(":")[0] for text in [*_still_known(lines), *_damage(lines)]] == found
+
+
+def test_the_command_line_hands_everything_over(
+    own: Memorised, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from unlearnbench import cli
+
+    asked: list[delivery.Request] = []
+    monkeypatch.setattr(delivery, "unlearn", lambda request, **options: asked.append(request) or True)
+    words = f"unlearn {own.model} --forget a.jsonl --retain b.jsonl --holdout c.jsonl --method npo --set beta=0.2"
+    words += " --set unlearn.epochs=3 --adapter --out d --seed 4 --dry-run"
+    monkeypatch.setattr(sys, "argv", ["unlearnbench", *words.split()])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 1
+    files = [Path(f"{name}.jsonl") for name in "abc"]
+    overrides = ("beta=0.2", "unlearn.epochs=3")
+    assert asked == [delivery.Request(str(own.model), *files, "npo", overrides, True, True, 4, Path("d"))]
 
 
 # -- before anything is done -----------------------------------------------------------------------------------

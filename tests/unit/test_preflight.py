@@ -69,7 +69,7 @@ def test_a_retrained_model_that_knows_the_forget_set_is_doubted(scores: dict[str
 
 def test_knowledge_is_read_from_what_was_scored() -> None:
     assert preflight.known({"one_minus_prob": 0.25, "forget_exact": 1.0}) == ("one_minus_prob", 0.75)
-    assert preflight.known({"verbmem_forget": 0.9}) == ("verbmem_forget", 0.9)
+    assert preflight.known({"verbmem_forget": 90.0}) == ("verbmem_forget", 0.9)  # out of 100
     assert preflight.known({"forget_prob": None, "mink_auc": 1.0}) is None
     assert preflight.roles({"mink_auc": 1.0}) == []
 
