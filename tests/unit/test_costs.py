@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -120,3 +121,29 @@ def test_a_dry_run_of_a_large_experiment_says_what_it_takes(tmp_path: Path) -> N
 def test_numbers_as_people_say_them() -> None:
     assert [duration(s) for s in (0.5, 42, 600, 7200)] == ["0.5 s", "42 s", "10 min", "2.0 h"]
     assert [size(b) for b in (4.5e8, 1.27e11)] == ["0.5 GB", "127 GB"]
+
+
+def test_two_numbers_of_a_processor_predict_the_seconds_of_the_quickstart(quickstart: list[Any]) -> None:
+    with RECORDED.open(newline="", encoding="utf-8") as file:
+        recorded = {row["label"]: row for row in csv.DictReader(file)}
+    counting, works = Estimator(PLAIN), {}
+    for planned in quickstart:
+        if planned.stage.kind not in ("base", "evaluate"):
+            label = planned.stage.spec["cell"]["label"] if planned.stage.kind == "unlearn" else planned.stage.kind
+            works[label] = counting.of(planned.stage.kind, planned.stage.spec).work
+    seconds = {label: float(recorded[label]["seconds_total"]) for label in works}
+    # seconds = FLOPs / rate + passes x layers x overhead, solved for rate and overhead on two of the rows
+    fit = ("target", "simnpo")
+    equations = [[works[label].flops, 2 * works[label].passes] for label in fit]
+    per_flop, overhead = np.linalg.solve(equations, [seconds[label] for label in fit])
+    assert per_flop > 0 and overhead > 0
+    fitted = Machine("fitted", 1 / per_flop, 1 / per_flop, float("inf"), overhead, 1e12, update=0.0, measured=True)
+    for planned in quickstart:
+        if planned.stage.kind in ("base", "evaluate"):
+            continue
+        label = planned.stage.spec["cell"]["label"] if planned.stage.kind == "unlearn" else planned.stage.kind
+        found = Estimator(fitted).of(planned.stage.kind, planned.stage.spec)
+        done = float(recorded[label]["steps"]) / found.work.steps if recorded[label]["steps"] else 1.0
+        # 0.3 s: the first pass of a process, in which the libraries are prepared
+        assert found.seconds * done == pytest.approx(seconds[label], rel=0.3, abs=0.3), label
+    assert len(works) == 9
