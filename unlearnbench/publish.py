@@ -10,25 +10,36 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import sys
 from pathlib import Path
+
+from unlearnbench.errors import UserError
 
 KEPT = ("spec.json", "record.json", "log.jsonl", "metrics.json")
 REPORT = ("*.csv", "*.md", "*.tex", "*.png", "*.svg", "*.pdf", "*.html")
 
 
 def publish(name: str, runs: Path, out: Path) -> None:
-    """Replace `out` by the report and the records of the experiment `name`."""
+    """Replace `out` by the report and the records of the experiment `name`.
+
+    Raises `UserError`, and leaves `out` as it is, when a stage of the experiment or its report is not in `runs`.
+    """
     from unlearnbench import schema
     from unlearnbench.plan import plan
     from unlearnbench.store import Store
 
-    store = Store(runs)
+    store, stages = Store(runs), plan(schema.load(name))
+    absent = [planned.name for planned in stages if store.find(planned.stage) is None]
+    if absent:
+        raise UserError(f"{runs} lacks {len(absent)} of the {len(stages)} stages of '{name}': {absent[0]}, …")
+    if not (runs / "reports" / name / "report.html").is_file():
+        raise UserError(f"{runs} has no report of '{name}': unlearnbench run {name} --runs {runs}")
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     for pattern in REPORT:
         for file in sorted((runs / "reports" / name).glob(pattern)):
             shutil.copyfile(file, out / file.name)
-    for planned in plan(schema.load(name)):
+    for planned in stages:
         folder = store.folder(planned.stage)
         target = out / "runs" / folder.name
         target.mkdir(parents=True)
@@ -62,7 +73,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--readme", type=Path)
     given = parser.parse_args()
-    publish(given.experiment, given.runs, given.out)
+    try:
+        publish(given.experiment, given.runs, given.out)
+    except UserError as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(2)
     if given.readme is not None:
         inject(given.readme, f"table: {given.experiment}", first_table(given.out / "table.md"))
 
