@@ -22,6 +22,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
+from pydantic import Field
+
 from unlearnbench.metric import Context, Metric, Value, metrics
 
 from .model_utility import harmonic_mean
@@ -61,7 +63,7 @@ class Aggregate(Metric):
         "ours": "closeness to the retrained model in every part",
         "open-unlearning": "the paper's formulas; only privacy looks at the retrained model",
     }
-    part: Literal["memorization", "privacy", "utility", "total"] = "memorization"
+    part: Literal["memorization", "privacy", "utility", "total"] = Field("memorization", description="which aggregate")
 
     @property
     def depends(self) -> tuple[str, ...]:

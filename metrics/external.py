@@ -34,9 +34,9 @@ class HuggingFaceEvaluate(Metric):
     the library gives one number a row, the score is their mean and has an interval.
     """
 
-    name: str = ""
-    key: str = ""
-    max_new_tokens: int = Field(128, ge=1)
+    name: str = Field("", description="of the metric or the task: what stands behind the colon")
+    key: str = Field("", description="which of the library's numbers; empty: see above")
+    max_new_tokens: int = Field(128, ge=1, description="of an answer")
 
     def requests(self, data: Benchmark) -> Iterable[Request]:
         for row in rows_of(data, self.split):
@@ -97,10 +97,10 @@ def _is_list(value: Any) -> bool:
 class LmEval(Metric):
     """The accuracy of an lm-eval task, or its first number where it has no accuracy; `details` lists all."""
 
-    name: str = ""
-    limit: int | None = Field(None, ge=1)
-    num_fewshot: int | None = Field(None, ge=0)
-    batch_size: int = Field(16, ge=1)
+    name: str = Field("", description="of the metric or the task: what stands behind the colon")
+    limit: int | None = Field(None, ge=1, description="only the first so many examples")
+    num_fewshot: int | None = Field(None, ge=0, description="solved examples in front; null: the task's own number")
+    batch_size: int = Field(16, ge=1, description="sequences a batch")
 
     def requests(self, data: Benchmark) -> Iterable[Request]:
         if self.name:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
+from pydantic import Field
 
 from unlearnbench.benchmarks.base import Row
 from unlearnbench.metric import Context, Generate, Request, RowMetric, Score, TokenScores, metrics
@@ -52,7 +53,7 @@ class FactRecall(RowMetric):
     Rows without a marked fact are undefined.
     """
 
-    max_new_tokens: int = 128
+    max_new_tokens: int = Field(128, ge=1, description="of an answer")
 
     def asks(self, row: Row) -> Iterable[Request]:
         if row.fact:

@@ -45,7 +45,7 @@ class Repetition(RowMetric):
     Empty answers are undefined.
     """
 
-    max_new_tokens: int = Field(128, ge=1)
+    max_new_tokens: int = Field(128, ge=1, description="of an answer")
 
     def asks(self, row: Row) -> Iterable[Request]:
         yield Generate(row.prompt, self.max_new_tokens)
@@ -72,8 +72,8 @@ class AnswerNll(RowMetric):
     Empty answers are undefined.
     """
 
-    judge: str = "model"
-    max_new_tokens: int = Field(128, ge=1)
+    judge: str = Field("model", description="the role of the model that is asked for -log p")
+    max_new_tokens: int = Field(128, ge=1, description="of an answer")
 
     def asks(self, row: Row) -> Iterable[Request]:
         yield Generate(row.prompt, self.max_new_tokens)

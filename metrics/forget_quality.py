@@ -16,6 +16,7 @@ from fractions import Fraction
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
+from pydantic import Field
 
 from unlearnbench.metric import Context, Metric, Value, metrics
 
@@ -106,7 +107,7 @@ class ForgetQuality(Metric):
         "open-unlearning": "R has 1e-10 in its denominator; whatever the rows (locuslab/open-unlearning privacy.py)",
     }
 
-    form: Literal["log10", "p"] = "log10"
+    form: Literal["log10", "p"] = Field("log10", description="log10 of p, or p")
 
     @property
     def depends(self) -> tuple[str, ...]:

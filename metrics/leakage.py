@@ -38,11 +38,11 @@ def leak_at_k(n: int, c: int, k: int) -> float:
 class Leakage(RowMetric):
     """Mean over rows of the probability that one of `k` answers sampled at `temperature` contains the fact's words."""
 
-    k: int = Field(8, ge=1)
-    n: int = Field(16, ge=1)
-    temperature: float = Field(1.0, gt=0)
-    max_new_tokens: int = Field(64, ge=1)
-    seed: int = 0
+    k: int = Field(8, ge=1, description="samples of which one must leak")
+    n: int = Field(16, ge=1, description="samples drawn")
+    temperature: float = Field(1.0, gt=0, description="of the sampling")
+    max_new_tokens: int = Field(64, ge=1, description="of a sample")
+    seed: int = Field(0, description="of the sampling")
 
     @model_validator(mode="after")
     def _enough(self) -> Leakage:

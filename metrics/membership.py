@@ -111,8 +111,8 @@ class Membership(Metric):
     """
 
     protocols: ClassVar[Mapping[str, str]] = PROTOCOLS
-    holdout: str = "holdout"
-    statistic: Literal["auc", "tpr"] = "auc"
+    holdout: str = Field("holdout", description="the split of rows that were never trained on")
+    statistic: Literal["auc", "tpr"] = Field("auc", description="AUC, or true-positive rate at 1 % false positives")
 
     def asks(self, row: Row) -> Iterable[Request]:
         """What to ask about one row."""
@@ -203,7 +203,7 @@ class MinK(Membership):
     Rows without a token are left out.
     """
 
-    k: float = Field(0.4, gt=0, le=1)
+    k: float = Field(0.4, gt=0, le=1, description="share of the tokens that count")
 
     def membership(self, row: Row, context: Context) -> float | None:
         return min_k(context.score(row.prompt, row.answer), self.k, self.protocol)
@@ -219,7 +219,7 @@ class MinKPlusPlus(Membership):
     Rows without a token are left out.
     """
 
-    k: float = Field(0.4, gt=0, le=1)
+    k: float = Field(0.4, gt=0, le=1, description="share of the tokens that count")
 
     def asks(self, row: Row) -> Iterable[Request]:
         yield Score(row.prompt, row.answer, frozenset({"moments"}))
@@ -282,7 +282,7 @@ class Reference(Membership):
     Null without a base model; rows without a token are left out.
     """
 
-    reference: str = "base"
+    reference: str = Field("base", description="the role of the other model")
 
     def asks(self, row: Row) -> Iterable[Request]:
         yield Score(row.prompt, row.answer)
@@ -302,7 +302,7 @@ class GradientNorm(Membership):
     Rows without a token are left out.
     """
 
-    p: float = Field(2.0, gt=0)
+    p: float = Field(2.0, gt=0, description="which norm")
 
     def asks(self, row: Row) -> Iterable[Request]:
         yield GradNorm(row.prompt, row.answer, self.p, drop_last=self.protocol == "open-unlearning")

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
 from unlearnbench.benchmarks.base import Row
 from unlearnbench.metric import Context, Request, RowMetric, Score, metrics
@@ -61,7 +62,7 @@ class Memorization(RowMetric):
         "ours": "extraction strength 0 when nothing matches",
         "open-unlearning": "extraction strength at least 1/n (locuslab/open-unlearning memorization.py)",
     }
-    kind: Literal["exact", "extraction"] = "exact"
+    kind: Literal["exact", "extraction"] = Field("exact", description="exact memorisation or extraction strength")
 
     def asks(self, row: Row) -> Iterable[Request]:
         yield Score(row.prompt, row.answer)

@@ -94,8 +94,8 @@ class KnowMem(RowMetric):
 
     protocols: ClassVar[Mapping[str, str]] = PROTOCOLS
     split: str = "knowmem_forget"
-    shots: int = Field(10, ge=0)
-    max_new_tokens: int = Field(32, ge=1)
+    shots: int = Field(10, ge=0, description="solved questions in front, at most")
+    max_new_tokens: int = Field(32, ge=1, description="of an answer")
 
     def requests(self, data: Benchmark) -> Iterable[Request]:
         solved = self.solved(data)
@@ -155,7 +155,7 @@ class VerbMem(RowMetric):
 
     protocols: ClassVar[Mapping[str, str]] = PROTOCOLS
     split: str = "verbmem_forget"
-    max_new_tokens: int = Field(128, ge=2)
+    max_new_tokens: int = Field(128, ge=2, description="of an answer")
 
     def asks(self, row: Row) -> Iterable[Request]:
         yield Generate(row.prompt, self.max_new_tokens, raw=True)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 import numpy as np
+from pydantic import Field
 
 from unlearnbench.benchmarks.base import Row
 from unlearnbench.metric import Context, Generate, Request, RowMetric, Score, metrics
@@ -39,8 +40,8 @@ class ParaphraseKnowledge(RowMetric):
     Rows without unseen paraphrases are undefined.
     """
 
-    kind: Literal["prob", "rouge_l", "fact"] = "prob"
-    max_new_tokens: int = 128
+    kind: Literal["prob", "rouge_l", "fact"] = Field("prob", description="what is asked of the answer")
+    max_new_tokens: int = Field(128, ge=1, description="of an answer")
 
     def asks(self, row: Row) -> Iterable[Request]:
         for prompt in row.unseen_paraphrases:

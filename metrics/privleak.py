@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
+from pydantic import Field
+
 from unlearnbench.metric import Context, Metric, Value, metrics
 
 FLOOR = 0.01  #: the least denominator
@@ -55,9 +57,9 @@ class AgainstRetrained(Metric):
         "open-unlearning": "1e-10 added to the denominator (locuslab/open-unlearning privacy.py)",
         "muse": "nothing added, whatever the denominator (jaechan-repo/muse_bench)",
     }
-    metric: str = "mink_auc"
-    form: Literal["gap", "privleak", "rel_diff"] = "gap"
-    reference: float | None = None
+    metric: str = Field("mink_auc", description="the membership AUC")
+    form: Literal["gap", "privleak", "rel_diff"] = Field("gap", description="which of the three")
+    reference: float | None = Field(None, description="an AUC in the place of the retrained model's")
 
     @property
     def depends(self) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 import numpy as np
+from pydantic import Field
 from scipy.special import logsumexp
 
 from unlearnbench.benchmarks.base import Row
@@ -57,7 +58,7 @@ class Probability(RowMetric):
         "open-unlearning": "divides by the labels before the shift (locuslab/open-unlearning evals/metrics/utils.py)",
     }
 
-    paraphrased: bool = False
+    paraphrased: bool = Field(False, description="the right answer in other words, in the place of the answer")
 
     def asks(self, row: Row) -> Iterable[Request]:
         yield Score(row.prompt, row.paraphrased_answer if self.paraphrased else row.answer)
@@ -147,7 +148,7 @@ class OneMinus(Metric):
     """
 
     protocols: ClassVar = {"ours": "of `ours`", "tofu": "of `tofu`", "open-unlearning": "of `open-unlearning`"}
-    metric: str = "forget_prob"
+    metric: str = Field("forget_prob", description="x")
 
     @property
     def depends(self) -> tuple[str, ...]:

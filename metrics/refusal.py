@@ -74,7 +74,7 @@ class Refusal(RowMetric):
     An empty answer is none.
     """
 
-    max_new_tokens: int = Field(128, ge=1)
+    max_new_tokens: int = Field(128, ge=1, description="of an answer")
 
     def asks(self, row: Row) -> Iterable[Request]:
         yield Generate(row.prompt, self.max_new_tokens)

@@ -20,6 +20,8 @@ from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
 from typing import Any, ClassVar, NamedTuple
 
+from pydantic import Field
+
 from unlearnbench.benchmarks.base import Row
 from unlearnbench.metric import Context, Generate, Request, RowMetric, Value, metrics, no_rows, rows_of
 
@@ -166,7 +168,7 @@ class RougeL(RowMetric):
         "open-unlearning": "ASCII tokens, stemmed, recall (locuslab/open-unlearning evals/metrics/utils.py)",
         "muse": "ASCII tokens, not stemmed, F (jaechan-repo/muse_bench)",
     }
-    max_new_tokens: int | None = None
+    max_new_tokens: int | None = Field(None, ge=1, description="of an answer; null: the protocol's, see above")
 
     def asks(self, row: Row) -> Iterable[Request]:
         yield Generate(row.prompt, self.max_new_tokens or (128 if self.protocol in ("ours", "muse") else 200))

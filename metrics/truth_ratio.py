@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 from scipy.special import expit, logsumexp
 
 from unlearnbench.benchmarks.base import Row
@@ -94,7 +95,7 @@ class TruthRatio(RowMetric):
         "tofu-arithmetic": "arithmetic mean of the wrong answers (locuslab/tofu utils.py)",
         "open-unlearning": "geometric mean, 1e-10 in the denominators (locuslab/open-unlearning memorization.py)",
     }
-    form: Literal["symmetric", "clipped", "raw", "preference"] = "symmetric"
+    form: Literal["symmetric", "clipped", "raw", "preference"] = Field("symmetric", description="what is made of R")
 
     def right(self, row: Row) -> str:
         """The paraphrase, or else the answer; OpenUnlearning takes the answer for real authors and world facts."""

@@ -52,10 +52,10 @@ class Violation(RowMetric):
         "ours": "the bound is formed row by row",
         "masc": "the bound from the mean rate and the mean length (the authors' probe)",
     }
-    kind: Literal["rate", "bound"] = "rate"
-    rho: float = Field(0.7, gt=0, lt=1)
-    k: int = Field(10, ge=1, le=16)
-    beta: float = Field(1.0, gt=0)
+    kind: Literal["rate", "bound"] = Field("rate", description="the rate, or the bound")
+    rho: float = Field(0.7, gt=0, lt=1, description="share of the mass a token may hold")
+    k: int = Field(10, ge=1, le=16, description="how many alternatives")
+    beta: float = Field(1.0, gt=0, description="inverse temperature of the margin")
 
     def asks(self, row: Row) -> Iterable[Request]:
         yield Score(row.prompt, row.answer, frozenset({"rivals"}))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from unlearnbench.benchmarks.base import Benchmark, Row
 from unlearnbench.errors import UserError, did_you_mean
@@ -144,8 +144,8 @@ class Metric(BaseModel):
     #: named variants: name -> what it does differently, and whose code does so
     protocols: ClassVar[Mapping[str, str]] = {"ours": "the formula of the docstring"}
 
-    split: str = "forget"
-    protocol: str = "ours"
+    split: str = Field("forget", description="whose rows are scored")
+    protocol: str = Field("ours", description="whose variant")
 
     @property
     def depends(self) -> tuple[str, ...]:

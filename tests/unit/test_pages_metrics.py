@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,7 @@ def test_a_page_has_formula_source_example_and_nulls(group: tuple[Entry, ...]) -
 def test_an_example_whose_arithmetic_gives_another_number_has_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
     group = next(g for g in GROUPS if metric_pages.head(g).name == "forget_fact_prob")
     right = WORKED["forget_fact_prob"]
-    monkeypatch.setitem(WORKED, "forget_fact_prob", examples.replace(right, by_hand={"ours": "1/2 * 1/8"}))
+    monkeypatch.setitem(WORKED, "forget_fact_prob", replace(right, by_hand={"ours": "1/2 * 1/8"}))
     with pytest.raises(ValueError, match=r"by hand 0\.0625, the code 0\.25"):
         metric_pages.page(group)
 

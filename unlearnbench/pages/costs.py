@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import gc
 import inspect
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
 
 from accelerate import Accelerator
 from torch import Tensor
@@ -63,7 +64,7 @@ class _Watch:
     """Counts block runs of every forward pass by the clock's phase and by kind; warming up is not counted."""
 
     rows: dict[tuple[int, ...], str]
-    runs: dict[str, Counter[Pass]] = field(default_factory=dict)
+    runs: dict[str, dict[Pass, float]] = field(default_factory=dict)
     models: dict[str, set[int]] = field(default_factory=dict)
     phases: list[str] = field(default_factory=list)  #: the one we are in, and those around it
 
@@ -91,11 +92,8 @@ class _Watch:
             self._count(lm, given, output, len(ran) / len(lm.layers))
             return output
 
-        LanguageModel.forward, Clock.phase = watched, watched_phase  # type: ignore[method-assign]
-        try:
+        with patch.object(LanguageModel, "forward", watched), patch.object(Clock, "phase", watched_phase):
             yield
-        finally:
-            LanguageModel.forward, Clock.phase = plain, phase  # type: ignore[method-assign]
 
     def _count(self, lm: LanguageModel, given: dict[str, Any], output: Tensor, depth: float) -> None:
         ids, attention = given["input_ids"], given["attention_mask"]
@@ -105,7 +103,7 @@ class _Watch:
             return
         phase = self.phases[0] if self.phases else ""
         self.models.setdefault(phase, set()).add(id(lm.model))
-        counted = self.runs.setdefault(phase, Counter())
+        counted = self.runs.setdefault(phase, defaultdict(float))
         parts = Counter(
             self.rows.get(tuple(row[keep].tolist()), "alternate")
             for row, keep in zip(ids, attention.bool(), strict=True)
@@ -122,7 +120,7 @@ class _Watch:
                     counted[which] -= n * depth
                     counted[Pass(which.model, which.rows, which.kind, True)] += n * depth
 
-            output.register_hook(went_back)
+            output.register_hook(went_back)  # type: ignore[no-untyped-call]
 
 
 def measure(method: Method, lora: bool = False, stop: Mapping[str, Any] | None = None) -> Costs:
@@ -176,13 +174,13 @@ def _measure(method: Method, lora: bool) -> Costs:
             if steps < STEPS:
                 raise  # else: a loss that is 0 on a model which knows nothing, as MASC's; it cost the same
     units = {"forget": len(forget), "alternate": len(forget), "retain": len(retain)}
-    costs.step = {k: n / (STEPS * BATCH) for k, n in sorted(watch.runs.get("optimise", Counter()).items()) if n > 0}
-    costs.prepare = {k: n / units[k.rows] for k, n in sorted(watch.runs.get("prepare", Counter()).items()) if n > 0}
+    costs.step = {k: n / (STEPS * BATCH) for k, n in sorted(watch.runs.get("optimise", {}).items()) if n > 0}
+    costs.prepare = {k: n / units[k.rows] for k, n in sorted(watch.runs.get("prepare", {}).items()) if n > 0}
     if not method.is_loop:
         costs.prepare, costs.step = {k: n * STEPS * BATCH / units[k.rows] for k, n in costs.step.items()}, {}
         watch.models["prepare"] = watch.models["optimise"]
     looks = STEPS + 1 if method.stop is not None else 1
-    costs.look = {k: n / looks for k, n in sorted(watch.runs.get("probe", Counter()).items()) if n > 0}
+    costs.look = {k: n / looks for k, n in sorted(watch.runs.get("probe", {}).items()) if n > 0}
     costs.copies_prepare = len(watch.models.get("prepare", set()) - _ids(lm))
     costs.samples = sum(sampled) / len(forget)
     if outcome is not None and outcome.trained_parameters < sum(p.numel() for p in lm.parameters()):
@@ -207,7 +205,7 @@ def _others() -> float:
         for model in models.values()
     ]
     own = max(size for trained, size in sizes if trained)
-    return round(sum(size for trained, size in sizes if not trained) / own, 2)
+    return float(round(sum(size for trained, size in sizes if not trained) / own, 2))
 
 
 def _kept(forget: set[str]) -> int:

@@ -146,7 +146,7 @@ def _spans(tokens: tuple[Token, ...]) -> np.ndarray:
 
 def without(example: Example) -> dict[str, Example]:
     """What may be missing in a benchmark or a run -> the example without it."""
-    bare = {"fact": "", "paraphrased_answer": "", "perturbed": (), "unseen_paraphrases": ()}
+    bare: dict[str, Any] = {"fact": "", "paraphrased_answer": "", "perturbed": (), "unseen_paraphrases": ()}
     less = {split: tuple(replace(row, **bare) for row in rows) for split, rows in example.rows.items()}
     missing = {
         "the benchmark has no such rows": replace(example, rows={}) if example.rows else example,

@@ -183,9 +183,11 @@ def _costs(entry: Entry) -> list[str]:
     parts += ["\n".join(f"- {line}" for line in _lines(entry, found, method.is_loop))]
     variants = [(f"`{e.name}`", e.name, "ours") for e in presets(entry)]
     variants += [(f"`{entry.name}: {{protocol: {p}}}`", entry.name, p) for p in _named(entry)]
-    rows = [(label, *cells) for label, name, p in variants if (cells := cost_cells(name, p)) != cost_cells(entry.name)]
-    if rows:
-        parts += ["Presets and protocols that cost something else:", table(("", *COST_HEAD), rows)]
+    others = [
+        (label, *cells) for label, name, p in variants if (cells := cost_cells(name, p)) != cost_cells(entry.name)
+    ]
+    if others:
+        parts += ["Presets and protocols that cost something else:", table(("", *COST_HEAD), others)]
     if method.stop is not None:
         parts.append("Looks of the stop rule come on top: see [what a look costs](../stop-rules.md#what-a-look-costs).")
     return parts
@@ -231,15 +233,13 @@ def _before(found: Costs) -> str:
     return ", ".join(parts)
 
 
-COST_HEAD = ("forward", "backward", "copies", "copies, LoRA", "before the first step")
+COST_HEAD = ("forward", "backward", "copies", "before the first step")
 
 
 def cost_cells(name: str, protocol: str = "ours") -> tuple[str, ...]:
     """A method's costs for one line of a table."""
     found = costs(name, protocol)
-    lora = costs(name, protocol, True).copies if found.copies else 0.0
-    numbers = (found.total(False), found.total(True), found.copies, lora)
-    return (*map(_number, numbers), _before(found) or "–")
+    return (*map(_number, (found.total(False), found.total(True), found.copies)), _before(found) or "–")
 
 
 def _number(value: float) -> str:
@@ -271,7 +271,8 @@ def index() -> str:
         "## All of them",
         f"Costs are counted on a tiny model while an optimiser step of {BATCH} forget and {BATCH} retain rows ran: "
         "*forward* and *backward* are passes over a batch in one step, the frozen reference's among them; *copies* are "
-        "models in memory beside the one that is trained.",
+        "models in memory beside the one that is trained, when all its weights are. With LoRA the reference is the "
+        "same model with its adapter switched off, and there is no copy.",
         table(("name", "title", "family", "needs", *COST_HEAD), rows),
         "What the needs mean:",
         table(("need", "what the harness supplies"), [(f"`{k}`", v) for k, v in NEEDS.items()]),

@@ -12,7 +12,7 @@ from typing import Any
 
 from unlearnbench.benchmarks.base import Row
 from unlearnbench.catalogue import plain, settings_of
-from unlearnbench.metric import SUITES, Metric, Value, metrics
+from unlearnbench.metric import SUITES, Context, Metric, Value, metrics
 from unlearnbench.pages import examples
 from unlearnbench.pages.examples import Example, Token
 from unlearnbench.pages.markdown import blocks, document, names, prose, sentence, table
@@ -82,6 +82,7 @@ def page(group: tuple[Entry, ...]) -> str:
         " · ".join([*facts, f"source: {prose(entry.meta['source'])}"]),
         f"**{sentence(prose(first))}**",
         table(("names on this page", "what it is", "arrow", "goal", "range", "unit", "split"), map(_facts, group)),
+        _goal(entry),
         "## Formula",
         *map(prose, formula),
         f"*{sentence(prose(summary))}*",
@@ -93,6 +94,12 @@ def page(group: tuple[Entry, ...]) -> str:
         *_example(entry, example),
         *_nulls(entry, example),
     )
+
+
+def _goal(entry: Entry) -> str:
+    if entry.meta.get("target") != "retrained":
+        return ""
+    return f"The goal of `{entry.name}` is the value of a model that never saw the forget rows; beyond it is no better."
 
 
 def _file(entry: Entry) -> str:
@@ -112,7 +119,7 @@ def _direction(entry: Entry) -> tuple[str, str, str]:
     """The arrow of the papers, the goal, and the range."""
     higher = entry.meta["direction"] == "higher"
     bounds = entry.meta.get("range")
-    goal = "the retrained model's value" if entry.meta.get("target") == "retrained" else "high" if higher else "low"
+    goal = "retrained" if entry.meta.get("target") == "retrained" else "high" if higher else "low"
     return "↑" if higher else "↓", goal, _range(bounds)
 
 
@@ -157,9 +164,11 @@ def _protocols(entry: Entry) -> list[str]:
 
 def _settings(entry: Entry) -> list[str]:
     rows = [
-        (f"`{s.name}`", f"`{s.default}`", s.allowed) for s in settings_of(entry) if s.name not in ("split", "protocol")
+        (f"`{s.name}`", f"`{s.default}`", s.allowed, prose(s.meaning))
+        for s in settings_of(entry)
+        if s.name not in ("split", "protocol")
     ]
-    return ["## Settings", table(("name", "default", "allowed"), rows)] if rows else []
+    return ["## Settings", table(("name", "default", "allowed", "what it is"), rows)] if rows else []
 
 
 # -- the worked example ----------------------------------------------------------------------------------------
@@ -285,7 +294,7 @@ def _quoted(text: str) -> str:
 def _nulls(entry: Entry, example: Example | None) -> list[str]:
     """What the code says when something is missing; cases in which there is a number all the same are left out."""
     if example is None:
-        value = entry.build().compute(examples.Context(examples.benchmark(Example({})), {}, {}))
+        value = entry.build().compute(Context(examples.benchmark(Example({})), {}, {}))
         cases = {"it is asked for without a name": value}
     else:
         cases = {case: examples.value(entry, changed) for case, changed in examples.without(example).items()}
@@ -315,8 +324,8 @@ def index() -> str:
         "A metric says what it asks of a model and turns the answers into a number. All metrics of a run are asked "
         "together, and each distinct question is answered once. `name@protocol` is the metric as another code base "
         "computes it ([protocols](../protocols.md)); a number that cannot be computed is null with a reason.",
-        "↑ and ↓ are the arrows of the papers. Where the goal is *the retrained model's value*, going further in the "
-        "arrow's direction is no better: a model that never saw the rows does not get there.",
+        "↑ and ↓ are the arrows of the papers. Where the goal is *retrained*, it is the retrained model's value: going "
+        "further in the arrow's direction is no better, because a model that never saw the rows does not get there.",
         *parts,
         "## Suites",
         "`metrics: [tofu, mia]` in an experiment stands for these, and for what they stand on:",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 from unlearnbench.attacks.base import attacks
 from unlearnbench.benchmarks.base import benchmarks
@@ -65,8 +66,8 @@ def rules_page() -> str:
 
 def _looks() -> list[tuple[str, str, str]]:
     """Rows of a look, for rules that hold and that do not."""
-    base = {"rule": "violation", "every": 1, "probe": 2, "confirm": 4, "cut": "none", "patience": 9}
-    cases = {
+    base: dict[str, Any] = {"rule": "violation", "every": 1, "probe": 2, "confirm": 4, "cut": "none", "patience": 9}
+    cases: dict[str, dict[str, Any]] = {
         "`violation`, first stage above alpha": {"rho": 1e-9, "alpha": 0.0},
         "`violation`, first stage at most alpha": {"alpha": 1.0},
         "the same with `alternatives: reference`": {"alpha": 1.0, "alternatives": "reference"},
@@ -75,7 +76,8 @@ def _looks() -> list[tuple[str, str, str]]:
     rows = []
     for name, values in cases.items():
         found = measure(methods.get("ga").build(), stop={**base, **values}).look
-        policy, frozen = {}, {}
+        policy: dict[str, float] = {}
+        frozen: dict[str, float] = {}
         for which, n in found.items():
             side = frozen if which.model == "reference" else policy
             side[which.rows] = side.get(which.rows, 0) + n

@@ -14,6 +14,7 @@ BORN = Row(
     perturbed=("in Rome", "in Oslo"),
     unseen_paraphrases=("Her birthplace?", "Born where?"),
 )
+Asked = dict[tuple[str, ...], tuple[Token, ...]]  #: (prompt, answer) or (prompt, answer, role) -> its tokens
 YEAR = Row("2", "When was it?", "in 1901", fact="1901")
 
 
@@ -28,14 +29,14 @@ def evenly(answer: str, p: str) -> tuple[Token, ...]:
     return told(answer, *[p] * (len(answer.split()) + 1))
 
 
-def asked(*answers: tuple[str, str]) -> dict[tuple[str, str], tuple[Token, ...]]:
+def asked(*answers: tuple[str, str]) -> Asked:
     """Answers to `BORN` and the probability of each of their tokens."""
     return {(BORN.prompt, answer): evenly(answer, p) for answer, p in answers}
 
 
 # -- probability and truth ratio -------------------------------------------------------------------------------
 
-RATIO = {**asked(("Paris it was", "1/2"), ("in Rome", "1/4"), ("in Oslo", "1/16"))}
+RATIO = asked(("Paris it was", "1/2"), ("in Rome", "1/4"), ("in Oslo", "1/16"))
 RATIO_WHY = (
     "The right answer, in other words, has P = 1/2; the wrong ones have 1/4 and 1/16, whose geometric mean is 1/8 and "
     "whose arithmetic mean is 5/32. So R is 1/4, or 5/16."
@@ -221,7 +222,7 @@ TEXTS = {
 # -- memorisation ----------------------------------------------------------------------------------------------
 
 #: hit, miss, hit, hit; and hit, miss
-HITS = {
+HITS: Asked = {
     ("What runs?", "The red river runs"): (
         Token("The", "3/4"),
         Token(" red", "1/8", ("5/8",)),
@@ -285,13 +286,13 @@ SIDES = {
 ROWS = {row.id: row for rows in SIDES.values() for row in rows}
 
 
-def each(role: str = "", **p: str) -> dict[tuple[str, ...], tuple[Token, ...]]:
+def each(role: str = "", **p: str) -> Asked:
     """Row id -> the probability of each of its tokens."""
     more = (role,) if role else ()
     return {(ROWS[i].prompt, ROWS[i].answer, *more): evenly(ROWS[i].answer, number) for i, number in p.items()}
 
 
-def lowered(**p: str) -> dict[tuple[str, ...], tuple[Token, ...]]:
+def lowered(**p: str) -> Asked:
     """The same of the lower-cased answers."""
     return {(ROWS[i].prompt, ROWS[i].answer.lower()): evenly(ROWS[i].answer, number) for i, number in p.items()}
 
