@@ -143,7 +143,8 @@ def _attack(name: str, entry: Mapping[str, Any], split: str) -> dict[str, Value]
         value = resolve(name)[1].model_copy(update={"split": split}).from_samples(sides)
         return {} if value is None else {name: value}
     stated = entry.get("agg_value", entry.get("auc"))
-    return {name: Value(float(stated), details={"as_logged": 1})} if isinstance(stated, int | float) else {}
+    known = isinstance(stated, int | float) and math.isfinite(stated)
+    return {name: Value(float(stated), details={"as_logged": 1})} if known else {}
 
 
 def _mean(split: str, numbers: Mapping[int, float]) -> Value:

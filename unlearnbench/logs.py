@@ -92,7 +92,7 @@ class Log:
         for split, texts in self.answers.items():
             rows = {row.id: row for row in data.splits.get(split, ())}
             pairs = [(text, rows[row_id(split, i)]) for i, text in texts.items() if row_id(split, i) in rows]
-            wrong = [row for text, row in pairs if _letters(text)[:60] != _letters(row.answer)[:60]]
+            wrong = [row for text, row in pairs if not _alike(text, row.answer)]
             if len(wrong) > 0.1 * len(pairs):
                 raise UserError(
                     f"{self.file} was made from other rows: {len(wrong)} of {len(pairs)} answers of {split} are not "
@@ -187,5 +187,8 @@ def disagreements(log: Log, found: Evaluation, tolerance: float = 1e-3) -> list[
     return lines
 
 
-def _letters(text: str) -> str:
-    return re.sub(r"\W+", "", text).casefold()
+def _alike(a: str, b: str, most: int = 60) -> bool:
+    """Whether two texts begin with the same letters; one may be cut off, and signs and spaces do not count."""
+    a, b = (re.sub(r"\W+", "", text).casefold() for text in (a, b))
+    shared = min(len(a), len(b), most)
+    return shared > 0 and a[:shared] == b[:shared]

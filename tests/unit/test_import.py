@@ -203,6 +203,18 @@ def test_a_muse_log(run: Any, tmp_path: Path) -> None:
     assert code == 2 and "--split is for TOFU" in said
 
 
+def test_b24_an_attack_without_rows_is_taken_as_logged_and_nan_is_not(run: Any, tmp_path: Path) -> None:
+    log = logs.open_log()
+    log["mia_loss"], log["mia_zlib"] = {"agg_value": 0.25}, {"agg_value": math.nan}
+    log["forget_Q_A_Prob"]["agg_value"] = math.nan
+    code, said = run("import", logs.write(tmp_path / "m" / "TOFU_EVAL.json", log), "--out", tmp_path / "runs")
+    assert code == 0, said
+    found = metrics(tmp_path / "runs", "evaluate-m-s0-*")
+    loss = found["loss_auc@open-unlearning"]
+    assert (loss["value"], loss["n"], loss["details"]["as_logged"]) == (0.25, 0, 1)
+    assert "zlib_auc@open-unlearning" not in found and found["forget_prob@open-unlearning"]["n"] == 400
+
+
 def test_b24_nan_in_a_log_is_an_undefined_row_and_no_number(run: Any, folder: Path, tmp_path: Path) -> None:
     """A collapsed model's log holds NaN, which is no JSON: the row counts as undefined, the others are as before."""
     log = logs.tofu_log("retain90")

@@ -94,7 +94,7 @@ def test_other_rows_of_the_same_number_are_refused(folder: Path, tmp_path: Path)
     )
     file = logs.write(tmp_path / "eval_log_aggregated.json", log)
     load_reference(file, tofu(40), "tofu")
-    others = Tofu({"forget": [Row(f"forget-{i:04d}", f"question {i}?", f"answer {i + 400}") for i in range(40)]})
+    others = Tofu({"forget": [Row(f"forget-{i:04d}", f"question {i}?", f"another {i}") for i in range(40)]})
     with pytest.raises(UserError, match="made from other rows: 40 of 40 answers of forget"):
         load_reference(file, others, "tofu")
 
