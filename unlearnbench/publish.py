@@ -2,8 +2,9 @@
 
     python -m unlearnbench.publish quickstart --runs runs --out results/quickstart --readme README.md
 
-Copied are the tables, plots and page, and of each stage the request, the record, the curve and the metrics; no weights
-and no answers.
+Copied are the tables, plots and page, and into `runs.tar.xz` of each stage the request, the record, the curve and the
+metrics; no weights and no answers. `tar xf runs.tar.xz && unlearnbench report runs` makes the tables again. A README.md
+in the folder is kept.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
+import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from unlearnbench.errors import UserError
@@ -34,18 +37,27 @@ def publish(name: str, runs: Path, out: Path) -> None:
         raise UserError(f"{runs} lacks {len(absent)} of the {len(stages)} stages of '{name}': {absent[0]}, …")
     if not (runs / "reports" / name / "report.html").is_file():
         raise UserError(f"{runs} has no report of '{name}': unlearnbench run {name} --runs {runs}")
-    shutil.rmtree(out, ignore_errors=True)
-    out.mkdir(parents=True)
+    out.mkdir(parents=True, exist_ok=True)
+    for old in out.iterdir():
+        if old.is_dir():
+            shutil.rmtree(old)
+        elif old.name != "README.md":
+            old.unlink()
     for pattern in REPORT:
         for file in sorted((runs / "reports" / name).glob(pattern)):
             shutil.copyfile(file, out / file.name)
-    for planned in stages:
-        folder = store.folder(planned.stage)
-        target = out / "runs" / folder.name
-        target.mkdir(parents=True)
-        for kept in KEPT:
-            if (folder / kept).is_file():
-                shutil.copyfile(folder / kept, target / kept)
+    pack(sorted(store.folder(planned.stage) for planned in stages), out / "runs.tar.xz")
+
+
+def pack(folders: Sequence[Path], file: Path) -> None:
+    """Write what is kept of run folders as `runs/NAME/…`; the same contents give the same bytes."""
+    with tarfile.open(file, "w:xz", preset=6) as archive:
+        for kept in (folder / name for folder in folders for name in KEPT):
+            if kept.is_file():
+                entry = tarfile.TarInfo(f"runs/{kept.parent.name}/{kept.name}")
+                entry.size = kept.stat().st_size
+                with kept.open("rb") as content:
+                    archive.addfile(entry, content)
 
 
 def inject(readme: Path, marker: str, text: str) -> None:
