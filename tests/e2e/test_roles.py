@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,16 @@ def test_splits_are_forgotten_one_after_the_other(tmp_path: Path) -> None:
     assert len({weights for _, _, weights in steps.values()} | {target["weights"]}) == 4
     board = pd.read_csv(tmp_path / "runs" / "reports" / "sust" / "leaderboard.csv")
     assert set(board["label"]) == {"target", "retrained", *(f"graddiff[{split}]" for split in steps)}
+
+
+def test_the_packaged_sequence_is_a_chain_for_each_method() -> None:
+    planned = plan(schema.load("muse-mini-sustainability"))
+    steps = [p for p in planned if p.stage.kind == "unlearn"]
+    assert len(steps) == 12
+    for one, after in itertools.pairwise(steps):
+        first = after.stage.spec["forget"] == "sust_1"
+        assert after.parents["target"].stage.kind == ("target" if first else "unlearn")
+        assert first or after.parents["target"] == one
 
 
 def test_a_split_of_the_sequence_that_is_not_there_is_named() -> None:
