@@ -13,6 +13,7 @@ import torch
 
 from unlearnbench.errors import UserError
 from unlearnbench.method import methods
+from unlearnbench.models import frozen_copy
 from unlearnbench.registry import Entry
 from unlearnbench.testing import runs
 from unlearnbench.testing.tiny import ARCHITECTURES, tiny_encoder, tiny_rows, tiny_target
@@ -56,18 +57,23 @@ def test_two_steps_and_a_resume(entry: Entry, architecture: str, lora: bool) -> 
 
 @pytest.mark.parametrize("architecture", list(ARCHITECTURES))
 def test_a_hidden_layer_is_found_by_index_and_by_share_of_the_depth(architecture: str) -> None:
-    """The output of a block, as transformers reports it, whichever way the block is named."""
-    lm = tiny_target(architecture)
+    """The output of a block, as transformers reports it, whichever way it is named; blocks above it are not run."""
+    lm = frozen_copy(tiny_target(architecture))
     batch = collate(tiny_encoder().rows(tiny_rows(3)).rows, tiny_encoder().pad_id)
     inputs = {"attention_mask": batch.attention_mask, "position_ids": batch.position_ids}
     with torch.no_grad():
         states = lm.hf(batch.input_ids, **inputs, output_hidden_states=True).hidden_states
-        depth = len(lm.layers)
+        depth, ran = len(lm.layers), list[int]()
+        for i, block in enumerate(lm.layers):
+            block.register_forward_hook(lambda *_, i=i: ran.append(i))
         for index in range(depth - 1):  # the last of these is after the final norm in transformers
             hidden = lm(batch.input_ids, batch.attention_mask, batch.position_ids, hidden_layer=index)
+            assert ran == list(range(index + 1))
+            ran.clear()
             torch.testing.assert_close(hidden, states[index + 1])
             share = lm(batch.input_ids, batch.attention_mask, batch.position_ids, hidden_layer=(index + 1) / depth)
             assert torch.equal(hidden, share)
+            ran.clear()
 
 
 @pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])

@@ -48,6 +48,14 @@ def everything() -> list[Any]:
 VARIANTS = everything()
 
 
+def test_the_field_is_here() -> None:
+    """The published seven, the rest of OpenUnlearning's, and the combinations that papers call by a name."""
+    seven = {"ga", "graddiff", "npo", "npo+klr", "rmu", "simnpo", "masc"}
+    others = {"dpo", "idk-dpo", "altpo", "undial", "wga", "satimp", "ceu", "pdu", "me", "whp", "task-vector"}
+    combined = {"ga+klr", "npo+gdr", "graddiff+kl", "me+gd", "masc@tofu", "masc@muse-news", "masc@qwen-scaling"}
+    assert seven | others | combined <= set(methods.names())
+
+
 @pytest.mark.parametrize("check", losses.LOSS_CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("method", VARIANTS)
 def test_invariants(method: Method, check: Callable[[Method], None]) -> None:

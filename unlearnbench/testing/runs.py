@@ -130,8 +130,15 @@ def check_resume(run: Run, again: Callable[[Hooks], Run]) -> None:
             assert line["forget_loss"] == other["forget_loss"], "the resumed run has another forget loss"
 
 
-WHOLE = TrainSettings(
-    epochs=2, max_steps=2, batch_size=4, retain_batch_size=4, optimizer="sgd", learning_rate=0.1, clip=None
+WHOLE = TrainSettings(  # warm-up in epochs: it must count the rows of all batches and processes
+    epochs=2,
+    max_steps=2,
+    batch_size=4,
+    retain_batch_size=4,
+    optimizer="sgd",
+    learning_rate=0.1,
+    warmup_epochs=0.5,
+    clip=None,
 )
 
 
