@@ -80,14 +80,14 @@ class StreamOrder:
         low = -(-cycle * self.count // self.per_step)
         high = (cycle + 1) * self.count // self.per_step
         if self.lengths is None or not low <= step < high:
-            return self._places(step, step + 1).tolist()
+            return [int(i) for i in self._places(step, step + 1)]
         first = step - (step - low) % WINDOW
         if first not in self._windows:
             order = self._places(first, min(first + WINDOW, high))
             random = generator(self.name, self.seed, "window", first)
             self._windows = {first: _bucket(order, self.lengths, self.per_step, random)}
         start = (step - first) * self.per_step
-        return self._windows[first][start : start + self.per_step].tolist()
+        return [int(i) for i in self._windows[first][start : start + self.per_step]]
 
 
 def _bucket(order: np.ndarray, lengths: np.ndarray, per_step: int, random: np.random.Generator) -> np.ndarray:
