@@ -103,9 +103,11 @@ def evaluate(
     )
     (planned,) = plan(experiment)
     stage = _stage(planned.stage, reference)
-    for line in [*data.notes, *preflight.parts(stage.spec["metrics"], ())]:
+    store = Store(root, rerun)
+    room = preflight.room([planned], root) if store.due(stage) else []
+    for line in [*data.notes, *room, *preflight.parts(stage.spec["metrics"], ())]:
         pipeline.warn(console, line)
-    with Store(root, rerun).build(stage) as building:
+    with store.build(stage) as building:
         if building.reused:
             console.print(f"scored before: {building.folder}", markup=False, highlight=False, soft_wrap=True)
         else:

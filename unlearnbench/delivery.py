@@ -39,7 +39,7 @@ LEARNING_RATES = {"full": 1e-5, "lora": 1e-4}
 STEPS, EPOCHS = 200, 5  #: the budget: at least so many optimiser steps and passes; the stop rule ends it before
 PROBE, CONFIRM = 32, 256  #: forget rows that the stop rule looks at, first and to be sure
 RETAIN_KL = 0.03  #: nats per token that the answers to the retain rows may have moved when training stops
-PARTS = ("benchmark", "model", "unlearn", "metrics", "attacks", "deliver")  #: of an experiment, for `--set`
+PARTS = ("benchmark", "model", "unlearn", "metrics", "max_new_tokens", "deliver")  #: of an experiment, for `--set`
 
 
 @dataclass(frozen=True)

@@ -113,6 +113,14 @@ def test_a_split_is_the_setting_of_its_benchmark(benchmark: str, split: str, opt
     assert checkup._options(checkup.Request("x", benchmark, split)) == {option: split}
 
 
+def test_too_little_memory_is_said_before_the_work(
+    tmp_path: Path, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkup.preflight, "memory_available", lambda: 1000)
+    _, said = run(tmp_path, saved(tmp_path / "model", 0), files=files, metrics=["forget_prob"])
+    assert "warning: memory: evaluate-" in said
+
+
 MISTAKES = [
     ({"benchmark": "tofu-mino"}, "did you mean 'tofu-mini'?"),
     ({"split": "forget99"}, "tofu-mini has no setting forget='forget99'"),

@@ -184,12 +184,14 @@ def test_the_command_line_hands_everything_over(
 
 
 def test_a_dry_run_shows_the_plan_and_does_nothing(own: Memorised, tmp_path: Path) -> None:
-    overrides = ("rho=0.6", "unlearn.batch_size=4", "stop.alpha=0.3")
+    overrides = ("rho=0.6", "unlearn.batch_size=4", "stop.alpha=0.3", "max_new_tokens=16")
     request = delivery.Request(str(own.model), own.forget, own.retain, overrides=overrides, out=tmp_path / "out")
     failed, said = run(request, tmp_path, dry_run=True)
     assert not failed and "at most 200 steps of 4 forget rows" not in said and "steps of 4 forget rows" in said
     assert list(tmp_path.iterdir()) == []
-    (method,) = delivery.experiment_of(request).methods
+    experiment = delivery.experiment_of(request)
+    (method,) = experiment.methods
+    assert experiment.max_new_tokens == 16
     assert method.params["rho"] == 0.6 and method.params["stop"]["alpha"] == 0.3
     assert method.params["stop"]["source"] == "first"
 
