@@ -33,6 +33,16 @@ Compare = Literal["difference", "ratio", "trend"]
 COSTS = ("seconds", "steps", "tokens", "flops", "peak_memory_bytes")
 
 
+class Level(Settings):
+    """What counts as forgotten: `metric` at the level `at`, while `floor_metric` is at least `floor`."""
+
+    metric: str
+    at: float
+    better: Literal["higher", "lower"]
+    floor_metric: str
+    floor: float
+
+
 class Claim(Settings):
     """One claim. `of` and `against` are labels or names of methods, or `target` and `retrained`."""
 
@@ -46,6 +56,7 @@ class Claim(Settings):
     margin: float | None = None
     after: str = "none"  #: the attack that `of` is scored after
     against_after: str | None = None  #: the attack that `against` is scored after; null: the same
+    until: Level | None = None  #: with `seconds`: not of the whole training, but until this level (time to target)
     minus: str | None = None  #: with `trend`: a second metric, whose slope is taken off
     unless_ruined: bool = False  #: leave out of `against` whatever lost half of its utility or more
     benchmark: str | None = None  #: only where the benchmark's name begins so; null: wherever there are the rows
@@ -58,6 +69,8 @@ class Claim(Settings):
             raise ValueError("`against` names what is compared with")
         if self.compare != "trend" and self.minus is not None:
             raise ValueError("`minus` has an effect with `compare: trend` only")
+        if self.until is not None and self.metric != "seconds":
+            raise ValueError("`until` has an effect with `metric: seconds` only")
         if self.kind != "superiority" and self.margin is None:
             raise ValueError(f"{self.kind} needs a `margin`")
         if self.compare == "ratio" and self.kind == "superiority" and self.threshold <= 0:

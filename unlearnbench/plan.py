@@ -73,6 +73,7 @@ def _check_claims(experiment: Experiment) -> None:
     errors = []
     for i, claim in enumerate(experiment.claims):
         measured = [name for name in (claim.metric, claim.minus) if name not in (None, "score", *COSTS)]
+        measured += [] if claim.until is None else [claim.until.metric, claim.until.floor_metric]
         compared = [name.partition("[")[0] for name in (claim.of, *claim.against)]
         asked: list[tuple[str, Callable[[str], Any], Sequence[str | None]]] = [
             ("metric", resolve, measured),

@@ -56,6 +56,7 @@ def test_the_verdict_follows_from_the_interval(changes, low, high, verdict):
         ({"compare": "trend"}, "no effect"),
         ({"minus": "forget_exact"}, "trend"),
         ({"better": "nearer"}, "higher"),
+        ({"until": {"metric": "a", "at": 1, "better": "lower", "floor_metric": "b", "floor": 0}}, "seconds"),
     ],
 )
 def test_a_claim_that_says_nothing_is_refused(changes, message):

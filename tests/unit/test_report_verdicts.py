@@ -63,6 +63,24 @@ def test_a_ratio_of_seconds_is_taken_seed_by_seed_on_a_log_scale(five: Path) -> 
     assert found.text.startswith("3.19 times, 95 % interval ")
 
 
+def test_time_to_target_counts_until_the_level_with_the_floor_kept(five: Path) -> None:
+    # 1-ROUGE-L goes from .02 to .31 (MASC, 8 steps) or .45 (GA, 20 steps), .1 s a step, scored every fourth
+    level = {
+        "metric": "one_minus_rouge_l",
+        "at": 0.14,
+        "better": "higher",
+        "floor_metric": "model_utility",
+        "floor": 0.5,
+    }
+    until = claim(metric="seconds", better="lower", compare="ratio", until=level)
+    (found,) = judged(five, until, MASC)
+    # MASC: .02 + .29 / 2 = .165 at step 4; GA: .02 + .43 x 8 / 20 = .19 at step 8, seeds +-.02
+    assert found.effect == pytest.approx(2.0) and found.seeds == 5 and found.paper == "not public"
+    high = claim(metric="seconds", better="lower", compare="ratio", until={**level, "floor": 0.9})
+    (found,) = judged(five, high)
+    assert found.verdict == "undecided" and "one_minus_rouge_l >= 0.14" in found.reason and "GA" in found.reason
+
+
 def test_every_comparison_must_hold(five: Path) -> None:
     found = judged(five, claim(against=("ga", "simnpo")))
     assert [f.verdict for f in found] == ["supported", "refuted"] and verdicts.overall(found) == "refuted"

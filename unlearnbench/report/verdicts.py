@@ -16,8 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from unlearnbench.claims import COSTS, Claim, Verdict, judge
+from unlearnbench.claims import COSTS, Claim, Level, Verdict, judge
 from unlearnbench.report.catalogue import decimals, title
+from unlearnbench.report.levels import seconds_to, words
 from unlearnbench.report.printed import beside
 from unlearnbench.report.results import Group, GroupKey, Results, Run
 from unlearnbench.report.sanity import RUINED
@@ -110,7 +111,11 @@ def _pairs(results: Results, claim: Claim, published: PublishedSettings | None) 
 def _compared(claim: Claim, where: str, name: str, own: Standing, other: Standing, paper: str) -> Finding:
     if claim.metric == "seconds" and own.cost.hardware != other.cost.hardware:
         return Finding(claim, where, name, paper=paper, reason="the rows were not timed on one machine")
-    first, second = _numbers(own, claim.metric), _numbers(other, claim.metric)
+    first, second = (_numbers(row, claim.metric, claim.until) for row in (own, other))
+    if claim.until is not None and not first.keys() & second.keys():
+        late = [row.arm.title for row, found in ((own, first), (other, second)) if not found]
+        who = f"{' and '.join(late)} in no seed" if late else "both in no seed"
+        return Finding(claim, where, name, reason=f"{words(claim.until)} was reached by {who}")
     effects = {seed: _effect(claim, first[seed], second[seed]) for seed in sorted(first.keys() & second.keys())}
     return _decided(claim, where, name, effects, paper)
 
@@ -178,7 +183,7 @@ def _effect(claim: Claim, own: float, other: float) -> float | None:
 
 def _printed(claim: Claim, group: Group, name: str, published: PublishedSettings | None) -> str:
     """The effect from printed numbers, per source that has both; or that there is none."""
-    if {claim.after, claim.other_after} != {"none"}:
+    if {claim.after, claim.other_after} != {"none"} or claim.until is not None:
         return "not public"
     entries = [entry for entry in beside(published, group) if entry.metric == claim.metric]
     found = []
@@ -208,12 +213,15 @@ def _row(table: Table | None, name: str) -> Standing | None:
     return own[0] if len(own) == 1 else None
 
 
-def _numbers(row: Standing, metric: str) -> dict[int, float]:
+def _numbers(row: Standing, metric: str, until: Level | None = None) -> dict[int, float]:
     """Seed -> the number, where there is one."""
     if metric == "score":
         return row.scores.by_seed("score")
     runs = {seed: run for seed, run in row.arm.runs.items() if run.status == "complete"}
-    values = {s: _cost(run, metric) for s, run in runs.items()} if metric in COSTS else row.arm.values(metric)
+    if until is not None:
+        values = {seed: seconds_to(run, until) for seed, run in runs.items()}
+    else:
+        values = {s: _cost(run, metric) for s, run in runs.items()} if metric in COSTS else row.arm.values(metric)
     return {seed: value for seed, value in values.items() if value is not None}
 
 
