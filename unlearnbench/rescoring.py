@@ -83,8 +83,6 @@ class _Rescore:
     def _of(self, run: runs.Stage) -> Rescored:
         if imported := run.spec.get("imported"):
             return Rescored(run, "impossible", [f"it was imported from {imported['file']}: import that again"])
-        if beside := run.spec.get("reference"):
-            return Rescored(run, "impossible", [f"it was compared with {beside['origin']}: score it again, with eval"])
         if not (run.folder / "answers.parquet").is_file():
             return Rescored(run, "impossible", ["it keeps no answers.parquet: nothing to compute from"])
         parents = dict(run.spec.get("parents") or {})

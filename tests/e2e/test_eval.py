@@ -90,7 +90,9 @@ def test_a_reference_is_compared_with(tmp_path: Path) -> None:
     spec = json.loads((out / "spec.json").read_text())
     assert spec["reference"]["identity"] == json.loads((reference / "record.json").read_text())["key"]
     (kept,) = rescore(out, check=True)
-    assert kept.state == "impossible" and "score it again, with eval" in kept.lines[0]
+    assert kept.state == "impossible" and "name that with --reference" in kept.lines[0]
+    (again,) = rescore(out, check=True, reference=reference)
+    assert again.state == "identical"
     with pytest.raises(UserError, match="under the protocol 'ours', this evaluation is under 'open-unlearning'"):
         run(tmp_path, model, reference=reference, protocol="open-unlearning", **asked)
 
