@@ -64,7 +64,7 @@ def test_a_new_metric_passes_every_check(tmp_path: Path) -> None:
         ("return (level - nll).relu()", "import random\n    return (level - nll).relu() * random.random()",
          "the same seed", "not repeatable"),
         ('version=1)', 'version=1)\n@(lambda cls: setattr(cls, "breaks", {"ours": frozenset({"shift"})}) or cls)',
-         "a constant added", "does not show"),
+         "a declared break shows: not so that a constant", "does not show"),
     ],
 )  # fmt: skip
 def test_a_fault_is_named(tmp_path: Path, old: str, new: str, promise: str, reason: str) -> None:
@@ -90,6 +90,13 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"test_mine\.py is there already"):
         scaffold.write("method", "mine", tmp_path)
     assert (tmp_path / "test_mine.py").read_text() == "precious" and not (tmp_path / "mine.py").exists()
+
+
+def test_declared_breaks_are_named() -> None:
+    lines = [str(check) for check in method_checks("npo")]
+    assert "a declared break shows: not so that a constant added to all logits changes nothing (protocol muse)" in lines
+    assert "a constant added to all logits changes nothing (protocol ours)" in lines
+    assert "a declared break shows: not so that batches do not change the update (protocol wmdp)" in lines
 
 
 def test_a_line_per_check_and_their_number() -> None:
