@@ -48,8 +48,12 @@ torch.distributed.destroy_process_group()
 """
 
 
-def test_two_processes_do_not_change_the_update(tmp_path: Path) -> None:
-    names = [entry.name for entry in methods if entry.build().is_loop]
+FEW = ["npo+klr", "dpo", "pdu"]  #: both parts and the reference, alternates, a weight that moves
+LOOPS = [entry.name for entry in methods if entry.build().is_loop]
+
+
+@pytest.mark.parametrize("names", [FEW, pytest.param(LOOPS, marks=pytest.mark.slow)], ids=["few", "all"])
+def test_two_processes_do_not_change_the_update(names: list[str], tmp_path: Path) -> None:
     torch.save(tiny_target().state_dict(), tmp_path / "target")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -62,7 +66,7 @@ def test_two_processes_do_not_change_the_update(tmp_path: Path) -> None:
         for rank in range(2)
     ]
     try:
-        assert [process.wait(timeout=600) for process in processes] == [0, 0]
+        assert [process.wait(timeout=1800) for process in processes] == [0, 0]
     finally:
         for process in processes:
             process.kill()
