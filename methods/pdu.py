@@ -61,6 +61,10 @@ class PDU(Method):
             self._without_effect("with an `epsilon`", "tolerance")
         return self
 
+    @property
+    def uses_retain(self) -> bool:
+        return True  # lambda may start at 0
+
     def prepare(self, context: PrepareContext) -> State:
         epsilon = self.epsilon if self.epsilon is not None else (1 + self.tolerance) * _target_loss(context)
         return State(dual=self.retain_weight, epsilon=epsilon, steps=0)

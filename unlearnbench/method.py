@@ -91,6 +91,14 @@ class Terms:
     values: Tensor
     weights: Tensor | None = None
 
+    def __post_init__(self) -> None:
+        """Raises `UserError` for weights of another shape: they would be spread, and the loss a multiple of itself."""
+        if self.weights is not None and self.weights.shape != self.values.shape:
+            raise UserError(
+                f"Terms has values of shape {list(self.values.shape)} and weights of shape {list(self.weights.shape)}: "
+                "they must be equal."
+            )
+
     def sums(self) -> tuple[Tensor, Tensor]:
         """(sum of values * weights, sum of weights), both scalars. Where a weight is 0 the value may be anything."""
         if self.weights is None:

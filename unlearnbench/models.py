@@ -283,6 +283,13 @@ def merge_lora(lm: LanguageModel) -> LanguageModel:
     return LanguageModel(lm.hf.merge_and_unload()) if has_adapter(lm) else lm  # type: ignore[operator]
 
 
+def master_weights(lm: LanguageModel) -> None:
+    """Make half-precision weights and buffers float32, in place: what is trained is kept in full precision."""
+    for tensor in (*lm.parameters(), *lm.buffers()):
+        if tensor.dtype in (torch.float16, torch.bfloat16):
+            tensor.data = tensor.data.float()
+
+
 def round_weights(lm: LanguageModel, dtype: str) -> None:
     """Round every weight, in place, to a number of `dtype`; the precision of computation stays."""
     with torch.no_grad():

@@ -73,18 +73,19 @@ class ViolationSettings:
     def of(cls, rule: Violation, method: Method) -> ViolationSettings:
         """The rule's own values, else the method's, else MASC's for TOFU."""
         plain = cls()
-        margin: Margin = getattr(method, "margin", plain.margin)
+        source = method if isinstance(getattr(method, "margin", None), Margin) else None  # else its fields mean others
+        margin: Margin = getattr(source, "margin", plain.margin)
         own = {name: getattr(rule, name) for name in ("k", "beta", "alternatives", "within", "form")}
         margin = Margin(**{**vars(margin), **{name: value for name, value in own.items() if value is not None}})
         tau = tau_of(rule.rho) if rule.rho is not None else rule.tau
-        cut = getattr(method, "cut", plain.cut) if rule.cut == "method" else rule.cut
+        cut = getattr(source, "cut", plain.cut) if rule.cut == "method" else rule.cut
         return cls(
             margin=margin,
-            tau=getattr(method, "threshold", plain.tau) if tau is None else tau,
-            eta=getattr(method, "eta", plain.eta),
+            tau=getattr(source, "threshold", plain.tau) if tau is None else tau,
+            eta=getattr(source, "eta", plain.eta),
             cut=None if cut == "none" else cut,
-            min_prefix=getattr(method, "min_prefix", 32) if rule.min_prefix is None else rule.min_prefix,
-            min_suffix=getattr(method, "min_suffix", 32) if rule.min_suffix is None else rule.min_suffix,
+            min_prefix=getattr(source, "min_prefix", 32) if rule.min_prefix is None else rule.min_prefix,
+            min_suffix=getattr(source, "min_suffix", 32) if rule.min_suffix is None else rule.min_suffix,
             salt=rule.salt,
         )
 
@@ -104,7 +105,8 @@ def violation_values(margins: Tensor, active: Tensor, settings: ViolationSetting
     tokens. `surrogate`: mean buffered hinge over tokens. `mean_margin`: mean over rows of a row's mean. `log_share`:
     mean over rows of sum log sigmoid(m), which for beta = 1 bounds the log-probability of the active tokens from
     above.
-    `log_bound`: Proposition 1's bound on it at the measured rate, for a row of mean length (`mean_length` tokens).
+    `log_bound`, for beta = 1 alone: Proposition 1's bound on it at the measured rate, for a row of mean length
+    (`mean_length` tokens).
     """
     there = active.any(1)
     margins, active = margins[there], active[there]
@@ -123,7 +125,11 @@ def violation_values(margins: Tensor, active: Tensor, settings: ViolationSetting
         "mean_margin": float((margins.masked_fill(~active, 0.0).sum(1) / lengths).mean()),
         "mean_length": length,
         "log_share": float(shares.sum(1).mean()),
-        "log_bound": log_reproduction_bound(rate, length, rho_of(settings.tau)),
+        **(
+            {"log_bound": log_reproduction_bound(rate, length, rho_of(settings.tau))}
+            if settings.margin.beta == 1
+            else {}
+        ),
     }
 
 

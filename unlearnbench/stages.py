@@ -53,9 +53,15 @@ def train(spec: Mapping[str, Any], parents: Parents, folder: Path) -> dict[str, 
     clock, data = Clock(), benchmark_of(spec)
     with clock.phase("load"):
         loaded = _model(spec, parents.get("base"), seed)
+        models.master_weights(loaded.lm)
     rows = [row for split in spec["splits"] for row in data.rows(split)]
     outcome = finetune(loaded.lm, loaded.encoder, rows, settings, seed, Accelerator(), clock, _hooks(folder, settings))
-    return {**_save(loaded, folder), "outcome": asdict(outcome), "seconds": clock.seconds, "rows": len(rows)}
+    return {
+        **_save(loaded, folder, _loaded_as(spec)),
+        "outcome": asdict(outcome),
+        "seconds": clock.seconds,
+        "rows": len(rows),
+    }
 
 
 def run_method(spec: Mapping[str, Any], parents: Parents, folder: Path) -> dict[str, Any]:
@@ -67,6 +73,7 @@ def run_method(spec: Mapping[str, Any], parents: Parents, folder: Path) -> dict[
     method: Method = entry.cls(**spec["cell"]["params"])
     with clock.phase("load"):
         loaded = _model(spec, parents.get("target"), seed)
+        models.master_weights(loaded.lm)
     forget, retain = data.rows(spec["forget"]), data.splits.get(spec["retain"], ())
     holdout = data.rows("holdout") if "holdout" in data.splits else ()
     hooks = _hooks(folder, settings)
@@ -79,7 +86,7 @@ def run_method(spec: Mapping[str, Any], parents: Parents, folder: Path) -> dict[
     lm, outcome = unlearn(
         method, loaded.lm, loaded.encoder, forget, retain, settings, seed, Accelerator(), clock, hooks, supply
     )
-    saved = _save(Loaded(lm, loaded.encoder), folder, **spec.get("deliver", {}))
+    saved = _save(Loaded(lm, loaded.encoder), folder, _loaded_as(spec), **spec.get("deliver", {}))
     record = {**saved, "seconds": clock.seconds, "cost_seconds": clock.cost}
     done = asdict(outcome)
     stop = done.pop("stop")
@@ -197,16 +204,25 @@ def _model(spec: Mapping[str, Any], folder: Path | None, seed: int) -> Loaded:
     return models.load(settings)
 
 
-def _save(loaded: Loaded, folder: Path, dtype: str | None = None, adapter: bool = False) -> dict[str, Any]:
+def _loaded_as(spec: Mapping[str, Any]) -> str:
+    """The precision in which the stage's models are loaded."""
+    return ModelSettings(**(spec.get("given") or spec["model"])["settings"]).dtype
+
+
+def _save(
+    loaded: Loaded, folder: Path, loaded_as: str, dtype: str | None = None, adapter: bool = False
+) -> dict[str, Any]:
     """Write the model, in `dtype` if one is named, and the adapter by itself if asked for.
 
-    What is recorded, and scored later, are the weights as they are in the files.
+    It is rounded to `loaded_as` first, the precision in which those who score it will load it. What is recorded, and
+    scored later, are the weights as they are in the files.
     """
     if adapter:
         if not models.has_adapter(loaded.lm):
             raise UserError("There is no adapter to write: unlearning changed the weights themselves (no `lora`).")
         models.save(loaded.lm, loaded.encoder, folder / "adapter")
     merged = models.merge_lora(loaded.lm)
+    merged.hf.to(getattr(torch, loaded_as))
     if dtype is not None:
         models.round_weights(merged, dtype)
     said = {

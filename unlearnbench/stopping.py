@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -77,6 +77,13 @@ class StopRule(BaseModel):
     )
     retain_probe: int = Field(32, ge=1, description="retain rows of that condition")
 
+    def model_post_init(self, context: Any, /) -> None:
+        if self.confirm is not None and "probe" in self.model_fields_set and self.confirm < self.probe:
+            raise UserError(
+                f"The stop rule '{self.registered_name}' has confirm {self.confirm} and probe {self.probe}: the second "
+                "stage looks at the rows of the first and more."
+            )
+
     @property
     def needs(self) -> frozenset[str]:
         """What the runner must supply for the rule: see `unlearnbench.method.NEEDS`."""
@@ -120,7 +127,9 @@ class Violation(StopRule):
 
     reads = frozenset({"violation"})
 
-    alpha: float | Literal["holdout"] = Field(0.475, description="tolerance in [0, 1], or the target's own rate")
+    alpha: Annotated[float, Field(strict=True)] | Literal["holdout"] = Field(
+        0.475, description="tolerance in [0, 1], or the target's own rate"
+    )
     hoeffding_delta: float | None = Field(
         None, gt=0, lt=1, description="the second stage compares an upper bound that holds with probability 1 - delta"
     )
@@ -137,10 +146,15 @@ class Violation(StopRule):
     salt: int = Field(0, description="another number, another fixed cut per row")
 
     def model_post_init(self, context: Any, /) -> None:
+        super().model_post_init(context)
         if isinstance(self.alpha, float) and not 0 <= self.alpha <= 1:
             raise UserError(f"The stop rule 'violation' has alpha {self.alpha}; it must be in [0, 1], or `holdout`.")
         if self.rho is not None and self.tau is not None:
             raise UserError("The stop rule 'violation' takes either rho or tau, not both.")
+        if isinstance(self.cut, tuple) and not 0 <= self.cut[0] <= self.cut[1] <= 1:
+            raise UserError(
+                f"The stop rule 'violation' has cut {list(self.cut)}; it must be two rising shares in [0, 1]."
+            )
 
     @property
     def needs(self) -> frozenset[str]:
@@ -208,6 +222,14 @@ class Budget(StopRule):
 
     every: int = Field(1, ge=1, description="optimiser steps between looks")
     steps: int | None = Field(None, ge=1, description="optimiser steps; null: those of the training settings")
+
+    def model_post_init(self, context: Any, /) -> None:
+        super().model_post_init(context)
+        idle = sorted(self.model_fields_set - {"steps"})
+        if self.steps is None and idle:
+            raise UserError(
+                f"The stop rule 'budget' never looks without `steps`: `{'`, `'.join(idle)}` would do nothing."
+            )
 
     def holds(self, values: Mapping[str, float]) -> bool:
         return self.steps is not None and values["step"] >= self.steps

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -158,6 +159,7 @@ def run(
         start = checkpoint.resume(hooks.checkpoint, plan, trained, parts, clock)
     hooks.resumed(start)
     autocast = _autocast(settings, accelerator)
+    idle: Counter[str] = Counter()
     lm.train()
     devices = [accelerator.device] if accelerator.device.type == "cuda" else []
     with torch.random.fork_rng(
@@ -173,7 +175,8 @@ def run(
         while number < steps:
             with clock.phase("optimise"):
                 torch.manual_seed(int(generator("step", seed, number).integers(2**62)))
-                losses = _backward(lm, objective.parts(number), accelerator, autocast)
+                losses, nothing = _backward(lm, objective.parts(number), accelerator, autocast)
+                idle.update(nothing)
                 norm = float(accelerator.clip_grad_norm_(list(trained.values()), settings.clip or math.inf))
                 _require_finite(number + 1, losses, norm)
                 optimizer.step()
@@ -220,6 +223,10 @@ def run(
     meter = objective.meter
     meter.share(accelerator)
     warnings = [] if number >= 10 or stop else [f"only {number} optimiser steps"]
+    for name, count in idle.items():
+        if count == number - start:
+            raise CellFailed(f"the {name} loss was a mean over nothing in every step")
+        warnings.append(f"the {name} loss was a mean over nothing in {count} of {number - start} steps")
     return Outcome(
         steps=number,
         planned_steps=steps,
@@ -243,8 +250,9 @@ def run(
 
 def _backward(
     lm: nn.Module, parts: Sequence[Part], accelerator: Accelerator, autocast: AbstractContextManager[Any]
-) -> dict[str, float]:
-    """Leave the gradient of the weighted sum of the parts in `.grad`; return each part's own mean loss.
+) -> tuple[dict[str, float], list[str]]:
+    """Leave the gradient of the weighted sum of the parts in `.grad`; return each part's own mean loss, and the names
+    of those whose weights add up to 0 (their loss is given as 0).
 
     A part's normaliser is known only after its last micro-batch, on all processes. With one micro-batch and one
     process it is divided before the backward pass; otherwise after, part by part, the gradient of earlier parts set
@@ -255,6 +263,7 @@ def _backward(
     parameters = [p for p in lm.parameters() if p.requires_grad]
     aside: list[Tensor | None] | None = None
     losses: dict[str, float] = {}
+    over_nothing: list[str] = []
     for index, part in enumerate(parts):
         alone = accelerator.num_processes == 1 and len(part.micro_batches) == 1
         if not alone and index > 0:
@@ -265,7 +274,10 @@ def _backward(
         for micro in part.micro_batches:
             with accelerator.no_sync(lm):
                 with autocast:
-                    value, weight = part.loss(micro).sums()
+                    terms = part.loss(micro)
+                    if not isinstance(terms, Terms):
+                        raise UserError(f"The {part.name} loss is a {type(terms).__name__}; a loss returns Terms.")
+                    value, weight = terms.sums()
                 scale = part.weight / weight.clamp(min=1e-12) if alone else 1.0
                 if value.requires_grad:
                     accelerator.backward(value * scale)
@@ -273,6 +285,7 @@ def _backward(
         total = accelerator.reduce(torch.stack([values, weights]), reduction="sum")
         mean_weight = float(total[1])
         losses[part.name] = float(total[0]) / mean_weight if mean_weight else 0.0
+        over_nothing += [] if mean_weight else [part.name]
         if not alone and mean_weight:
             for parameter in parameters:
                 if parameter.grad is not None:
@@ -282,7 +295,7 @@ def _backward(
             parameter.grad = total_grad
     if accelerator.num_processes > 1:
         _add_up(parameters, accelerator)
-    return losses
+    return losses, over_nothing
 
 
 def _add_up(parameters: Sequence[nn.Parameter], accelerator: Accelerator) -> None:

@@ -287,18 +287,20 @@ def run(arguments: argparse.Namespace, what: str, way: str, share: int = 1) -> d
 def compare(what: str, plain: dict[str, Any], engine: dict[str, Any], exact: dict[str, Any] | None) -> None:
     """The lines of one kind of work: CPU time, memory, and how far the values are apart.
 
-    The public evaluator's loss sums in float32 over a strided axis and is itself off by some 1e-6 of a value: so both
-    sides are held to 1e-5 of each other's value, and the engine to 1e-5 nats of float64.
+    The engine is held to 1e-5 of float64's values. The plain loop is not: its loss sums a vocabulary in float32 over a
+    strided axis, and is off by up to 1e-4 of a value on a vocabulary of 49,152.
     """
     assert plain["values"].keys() == engine["values"].keys()
     if exact is not None:
-        apart = max(abs(x - engine["values"][key]) / max(1.0, abs(x)) for key, x in plain["values"].items())
-        off = [max(abs(x - side["values"][key]) for key, x in exact["values"].items()) for side in (plain, engine)]
+        off = [
+            max(abs(x - side["values"][key]) / max(1.0, abs(x)) for key, x in exact["values"].items())
+            for side in (plain, engine)
+        ]
         values = (
-            f"apart by at most {apart:.1e} of a value\n    off float64 on {len(exact['values'])} of the sequences by "
-            f"at most {off[0]:.1e} nats (plain) and {off[1]:.1e} (engine)"
+            f"off float64, on {len(exact['values'])} of the sequences, by at most {off[0]:.1e} of a value (plain) and "
+            f"{off[1]:.1e} (engine)"
         )
-        assert apart < 1e-5 and off[1] < 1e-5, values
+        assert off[1] < 1e-5, values
     else:
         differ = sum(text != engine["values"][key] for key, text in plain["values"].items())
         values = f"{differ} of {len(plain['values'])} texts differ"

@@ -336,3 +336,17 @@ def test_a_tokenizer_that_does_not_come_back_is_refused(tmp_path: Path, monkeypa
     monkeypatch.setattr(encoder.tokenizer, "save_pretrained", lambda folder: KINDS["gpt-2"]().save_pretrained(folder))
     with pytest.raises(UserError, match=r"encodes .* in another way than before"):
         models.save(lm, encoder, tmp_path / "broken")
+
+
+def test_half_precision_models_are_trained_in_full_precision_and_saved_as_they_are_loaded(tmp_path: Path) -> None:
+    from unlearnbench import stages
+
+    lm = tiny_lm(dtype=torch.bfloat16)
+    models.master_weights(lm)
+    assert {p.dtype for p in lm.parameters()} == {torch.float32}
+    with torch.no_grad():
+        next(iter(lm.parameters())).add_(1e-4)
+    recorded = stages._save(models.Loaded(lm, tiny_encoder()), tmp_path, "bfloat16")["weights"]
+    again = models.load(ModelSettings(name="tiny", dtype="bfloat16", template="plain"), tmp_path / "model")
+    assert {p.dtype for p in again.lm.parameters()} == {torch.bfloat16}
+    assert models.weights_hash(again.lm) == recorded

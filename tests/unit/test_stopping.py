@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 
 from unlearnbench.errors import UserError
 from unlearnbench.language_model import LanguageModel
@@ -394,3 +395,39 @@ def test_a_rule_from_outside() -> None:
         found = prober({"rule": "mine", "probe": 1, "confirm": 2}, numbers=numbers)
         reading = found.check(Confident(0.0), 2)
         assert reading.stop and reading.reason == "mine" and seen == [found.rows[:1], found.rows]
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"rule": "violation", "cut": [0.9, 0.1]}, "two rising shares"),
+        ({"rule": "violation", "cut": [-3, 7]}, "two rising shares"),
+        ({"rule": "violation", "probe": 5, "confirm": 2}, "confirm 2 and probe 5"),
+        ({"rule": "budget", "patience": 3, "retain_kl_below": 0.1}, "`patience`, `retain_kl_below` would do nothing"),
+    ],
+)
+def test_settings_that_cannot_be_or_would_do_nothing_are_refused(spec, message):
+    with pytest.raises(UserError, match=message):
+        make_rule(spec)
+
+
+def test_a_truth_value_is_no_tolerance():
+    with pytest.raises(ValidationError):
+        make_rule({"rule": "violation", "alpha": True})
+
+
+def test_fields_of_a_method_that_mean_something_else_are_left_alone():
+    """A plug-in's `threshold`, `margin` or `cut` is no part of the violation rule."""
+
+    class Other(Method):
+        threshold: float = 50.0
+        margin: float = 0.1
+        cut: float = 0.3
+
+        def forget_loss(self, step):
+            raise NotImplementedError
+
+    assert ViolationSettings.of(make_rule({"rule": "violation"}), Other()) == ViolationSettings()
+    masc = methods.get("masc").build(rho=0.6, k=3)
+    found = ViolationSettings.of(make_rule({"rule": "violation"}), masc)
+    assert (found.tau, found.margin.k) == (pytest.approx(tau_of(0.6)), 3)

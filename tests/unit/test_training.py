@@ -601,3 +601,80 @@ def test_a_killed_run_still_knows_its_best_checkpoint(tmp_path):
         run("npo", settings, hooks=Hooks(checkpoint=tmp_path, progress=die, selector=selector([0.1, 0.4, 0.3, 0.2])))
     again, _, _ = run("npo", settings, hooks=Hooks(checkpoint=tmp_path, selector=selector([0.2])))
     assert weights_hash(again) == weights_hash(whole)
+
+
+# -- what a method of one's own may get wrong, and rows that must stay out --------------------------------------
+
+
+def returning(what):
+    """A method whose forget loss is `what(nll)`."""
+
+    class Returning(Method):
+        retain: str = "nll"
+
+        def forget_loss(self, step):
+            return what(step.forget.sequence_nll())
+
+    return Returning()
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        (lambda nll: Terms(nll, torch.ones(len(nll), 1)), r"weights of shape \[\d+, 1\]"),
+        (lambda nll: -nll.mean(), "The forget loss is a Tensor; a loss returns Terms"),
+    ],
+)
+def test_a_loss_of_the_wrong_kind_is_one_line(what, message):
+    with pytest.raises(UserError, match=message):
+        run(returning(what))
+
+
+def test_a_loss_over_nothing_fails_the_cell_and_over_nothing_now_and_then_is_said():
+    """B04: a mean over no token is no success."""
+    with pytest.raises(CellFailed, match="forget loss was a mean over nothing in every step"):
+        run(methods.get("ceu").build(skip=500, retain="nll"))
+    seen = []
+
+    def every_other(nll):
+        if nll.requires_grad:
+            seen.append(1)
+        return Terms(-nll, torch.full_like(nll, float(len(seen) % 2)))
+
+    _, outcome, _ = run(returning(every_other), SGD.model_copy(update={"epochs": 4, "learning_rate": 1e-3}))
+    assert any("forget loss was a mean over nothing in 2 of 4 steps" in line for line in outcome.warnings)
+
+
+def test_a_dual_variable_may_start_at_zero():
+    _, _, lines = run("pdu", SGD.model_copy(update={"epochs": 2, "learning_rate": 1e-3}), retain_weight=0)
+    assert len(losses(lines, "retain")) == 2
+    with pytest.raises(UserError, match="retain"):
+        run("pdu", retain=[], retain_weight=0)
+
+
+def test_held_out_rows_are_never_trained_on():
+    """The probe of a stop rule (the paper's D_val) is kept out of every step."""
+    seen = set()
+
+    class Recording(Method):
+        retain: str = "none"
+        stop: dict = {"rule": "forget-prob", "below": 1e-9, "every": 1, "probe": 2, "confirm": 3}
+
+        def forget_loss(self, step):
+            seen.update(step.forget.batch.row_ids)
+            return Terms(-step.forget.sequence_nll())
+
+    probers = []
+    hooks = Hooks(progress=lambda *_: None)
+    run(Recording(), SGD.model_copy(update={"epochs": 3, "learning_rate": 1e-4}), hooks=hooks)
+    probers.append(hooks.prober)
+    held_out = set(hooks.prober.held_out)
+    assert len(held_out) == 3 and seen == {row.id for row in FORGET} - held_out
+
+
+def test_dropout_is_on_while_training():
+    settings = TrainSettings(max_steps=2, epochs=2, learning_rate=1e-2)
+    without, with_half = (
+        run("ga", settings.model_copy(update={"lora": LoraSettings(r=4, dropout=rate)}))[0] for rate in (0.0, 0.5)
+    )
+    assert difference(without, with_half) > 1e-4
