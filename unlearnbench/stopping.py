@@ -78,7 +78,7 @@ class StopRule(BaseModel):
     retain_probe: int = Field(32, ge=1, description="retain rows of that condition")
 
     def model_post_init(self, context: Any, /) -> None:
-        if self.confirm is not None and "probe" in self.model_fields_set and self.confirm < self.probe:
+        if self.confirm is not None and self.confirm < self.probe != type(self).model_fields["probe"].default:
             raise UserError(
                 f"The stop rule '{self.registered_name}' has confirm {self.confirm} and probe {self.probe}: the second "
                 "stage looks at the rows of the first and more."
@@ -225,7 +225,7 @@ class Budget(StopRule):
 
     def model_post_init(self, context: Any, /) -> None:
         super().model_post_init(context)
-        idle = sorted(self.model_fields_set - {"steps"})
+        idle = sorted(name for name, field in type(self).model_fields.items() if getattr(self, name) != field.default)
         if self.steps is None and idle:
             raise UserError(
                 f"The stop rule 'budget' never looks without `steps`: `{'`, `'.join(idle)}` would do nothing."
