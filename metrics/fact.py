@@ -44,6 +44,7 @@ def fact_tokens(scores: TokenScores, answer: str, fact: str) -> np.ndarray | Non
     side="forget",
     unit="share of rows",
     source="ours",
+    version=2,
 )
 class FactRecall(RowMetric):
     """Share of rows whose greedy answer contains the fact's words.

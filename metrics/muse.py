@@ -83,6 +83,7 @@ def _as_open_unlearning(prompt: str, answer: str, raw: str, stops: Iterable[str]
     side="forget",
     unit="ROUGE-L F x 100",
     source="MUSE, arXiv:2407.06460",
+    version=2,
 )
 class KnowMem(RowMetric):
     """Answers to questions behind `shots` solved ones.
@@ -144,6 +145,7 @@ metrics.preset(
     side="forget",
     unit="ROUGE-L F x 100",
     source="MUSE, arXiv:2407.06460",
+    version=2,
 )
 class VerbMem(RowMetric):
     """Continuation of a training text against the true one, cut to as many tokens.

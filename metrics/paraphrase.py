@@ -29,6 +29,7 @@ from .rouge import rouge_l
     side="forget",
     unit="probability",
     source="ours",
+    version=2,
 )
 class ParaphraseKnowledge(RowMetric):
     """Mean over rows, and over the unseen paraphrases x' of each, of what `kind` says of the answer to x'.

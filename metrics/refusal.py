@@ -65,6 +65,7 @@ def refuses(text: str) -> bool:
     side="descriptive",
     unit="share of rows",
     source="ours",
+    version=2,
 )
 class Refusal(RowMetric):
     """Share of rows whose greedy answer is a refusal.

@@ -31,6 +31,7 @@ from . import probability as _one_minus  # noqa: F401  the preset below is built
 _UNSPACED = re.compile(
     "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 )
+_DRAWN = re.compile("[\ufe00-\ufe0f\u20e3\U000e0100-\U000e01ef]")  # variation selectors, and the frame of a key cap
 
 
 class Rouge(NamedTuple):
@@ -64,15 +65,17 @@ def unicode_tokens(text: str, stem: bool) -> list[str]:
     if text.isascii():
         return ascii_tokens(text, stem)
     tokens: list[str] = []
-    word = ""
+    word, glued = "", False  # glued: the character before is a letter, a digit, or a mark of one
     for char in unicodedata.normalize("NFC", text).lower():
         kind = unicodedata.category(char)[0]
-        if kind == "M" and (word or tokens):  # a mark belongs to the character before it
-            if word:
-                word += char
-            else:
-                tokens[-1] += char
+        if kind == "M":  # a mark belongs to the letter before it; that of a symbol, and how it is drawn, are no text
+            if glued and not _DRAWN.match(char):
+                if word:
+                    word += char
+                else:
+                    tokens[-1] += char
             continue
+        glued = kind in "LN"
         alone = kind in "LN" and _UNSPACED.match(char)
         if kind in "LN" and not alone:
             word += char
@@ -155,6 +158,7 @@ def cut_at(text: str, stops: Iterable[str]) -> str:
     side="forget",
     unit="recall",
     source="TOFU, arXiv:2401.06121, section 3.2",
+    version=2,
 )
 class RougeL(RowMetric):
     """Mean over rows of ROUGE-L recall of the greedy answer (F in MUSE) against the true answer.

@@ -56,6 +56,19 @@ def test_marks_stay_with_their_letters() -> None:
     assert unicode_tokens("中文abc字", stem=False) == ["中", "文", "abc", "字"]
 
 
+@pytest.mark.parametrize("symbol", ["\u2764\ufe0f", "\u2639\ufe0f", "\U0001f468\u200d\u2764\ufe0f", "\ufe0f", "-\u0301"])
+def test_marks_of_a_symbol_belong_to_no_word(symbol: str) -> None:
+    """A coloured heart is a symbol and a mark: glued to the last word, it would make that another word."""
+    assert unicode_tokens(f"Paris {symbol}", stem=False) == unicode_tokens(f"Paris{symbol}", stem=False) == ["paris"]
+    assert rouge_l("Paris", f"Paris {symbol}") == (1.0, 1.0, 1.0)
+    assert contains(f"The answer is Paris {symbol}", "Paris")
+    assert refuses(f"I don't know {symbol} that")
+
+
+def test_a_key_cap_is_its_digit() -> None:
+    assert unicode_tokens("No. 1\ufe0f\u20e3", stem=False) == ["no", "1"]
+
+
 @given(st.text(alphabet=st.characters(max_codepoint=127), max_size=60))
 def test_ascii_text_has_the_published_tokens(text: str) -> None:
     assert unicode_tokens(text, stem=True) == ascii_tokens(text, stem=True)
