@@ -21,13 +21,14 @@ from unlearnbench.metric import Context, Request, RowMetric, Score, metrics
     side="forget",
     unit="share of rows",
     source="ours",
+    version=2,
 )
 class ExactMatch(RowMetric):
     """Share of rows whose every answer token, EOS included, is the argmax.
 
         EM = mean over rows of 1[y_t = argmax_v p_t(v) for every token t]
 
-    Rows without an answer token are undefined.
+    Rows without an answer token are undefined, and rows whose log-probabilities are NaN.
     """
 
     def asks(self, row: Row) -> Iterable[Request]:
@@ -35,7 +36,7 @@ class ExactMatch(RowMetric):
 
     def sample(self, row: Row, context: Context) -> float | None:
         scores = context.score(row.prompt, row.answer)
-        return float(scores.hit.all()) if len(scores) else None
+        return float(scores.hit.all()) if len(scores) and scores.defined else None
 
 
 metrics.preset(

@@ -48,6 +48,7 @@ def extraction_strength(hits: np.ndarray, protocol: str = "ours") -> float | Non
     side="forget",
     unit="share of tokens",
     source="Tirumala et al., arXiv:2205.10770; extraction strength: Carlini et al., arXiv:2012.07805",
+    version=2,
 )
 class Memorization(RowMetric):
     """Mean over rows of exact memorisation or extraction strength.
@@ -55,7 +56,7 @@ class Memorization(RowMetric):
         exact memorisation = (number of hits) / n
         extraction strength = 1 - k / n
 
-    Rows without a content token are undefined.
+    Rows without a content token are undefined, and rows whose log-probabilities are NaN.
     """
 
     protocols: ClassVar[Mapping[str, str]] = {
@@ -68,7 +69,10 @@ class Memorization(RowMetric):
         yield Score(row.prompt, row.answer)
 
     def sample(self, row: Row, context: Context) -> float | None:
-        hits = context.score(row.prompt, row.answer).hit[:-1]
+        scores = context.score(row.prompt, row.answer)
+        if not scores.defined:
+            return None
+        hits = scores.hit[:-1]
         return exact_memorization(hits) if self.kind == "exact" else extraction_strength(hits, self.protocol)
 
 

@@ -66,6 +66,8 @@ def with_epsilon(right: float, wrong: Sequence[float], form: str) -> float | Non
     """OpenUnlearning's forms of R = exp(mean log P(wrong)) / (P(right) + 1e-10)."""
     p_right, p_wrong = np.exp(right), np.exp(np.mean(wrong))
     r = p_wrong / (p_right + EPSILON)
+    if np.isnan(r):
+        return None
     if form == "raw":
         return float(np.log(r)) if r > 0 else None
     if form == "symmetric":
@@ -82,6 +84,7 @@ def with_epsilon(right: float, wrong: Sequence[float], form: str) -> float | Non
     side="forget",
     unit="ratio",
     source="TOFU, arXiv:2401.06121, section 3.2",
+    version=2,
 )
 class TruthRatio(RowMetric):
     """Mean over rows of min(R, 1/R) (symmetric), max(0, 1 - R) (clipped), log R (raw) or 1 / (1 + R) (preference).

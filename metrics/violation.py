@@ -41,11 +41,13 @@ def margins(scores: TokenScores, k: int, beta: float = 1.0) -> np.ndarray:
     side="descriptive",
     unit="share of tokens",
     source="MASC, arXiv:2606.02920, Proposition 1",
+    version=2,
 )
 class Violation(RowMetric):
     """Mean over rows of the share of answer tokens (EOS included) that violate, or of the log bound (kind `bound`).
 
-    rho, k and beta are MASC's for TOFU. The bound under `masc` joins the mean rate and length of all rows.
+    Rows without an answer token are undefined, and rows whose log-probabilities are NaN. rho, k and beta are MASC's for
+    TOFU. The bound under `masc` joins the mean rate and length of all rows.
     """
 
     protocols: ClassVar[Mapping[str, str]] = {
@@ -60,16 +62,17 @@ class Violation(RowMetric):
     def asks(self, row: Row) -> Iterable[Request]:
         yield Score(row.prompt, row.answer, frozenset({"rivals"}))
 
-    def violates(self, row: Row, context: Context) -> np.ndarray:
-        """Which answer tokens violate (n,)."""
-        found: np.ndarray = margins(context.score(row.prompt, row.answer), self.k, self.beta) > np.log(
-            self.rho / (1 - self.rho)
-        )
-        return found
+    def violates(self, row: Row, context: Context) -> np.ndarray | None:
+        """Which answer tokens violate (n,); None without one, and where a margin is NaN."""
+        scores = context.score(row.prompt, row.answer)
+        if not len(scores) or np.isnan(found := margins(scores, self.k, self.beta)).any():
+            return None
+        over: np.ndarray = found > np.log(self.rho / (1 - self.rho))
+        return over
 
     def sample(self, row: Row, context: Context) -> float | None:
         over = self.violates(row, context)
-        if not len(over):
+        if over is None:
             return None
         return float(over.mean()) if self.kind == "rate" else float((~over).sum() * np.log(self.rho))
 
@@ -79,7 +82,7 @@ class Violation(RowMetric):
             return value
         from unlearnbench.margins import log_reproduction_bound
 
-        rows = [over for row in context.rows(self.split) if len(over := self.violates(row, context))]
+        rows = [over for row in context.rows(self.split) if (over := self.violates(row, context)) is not None]
         rate, length = (float(np.mean(x)) for x in ([over.mean() for over in rows], [len(over) for over in rows]))
         return Value(log_reproduction_bound(rate, length, self.rho), value.per_sample)
 

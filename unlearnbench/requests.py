@@ -100,6 +100,11 @@ class TokenScores:
     def __len__(self) -> int:
         return len(self.logp)
 
+    @property
+    def defined(self) -> bool:
+        """Whether no log-probability is NaN: those of a ruined model are, and its hits then mean nothing."""
+        return not bool(np.isnan(self.logp).any())
+
 
 @dataclass(frozen=True)
 class Text:

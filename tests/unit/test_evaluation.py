@@ -316,6 +316,11 @@ def test_a_ruined_model_gives_nulls_and_no_crash(retrained: Evaluation) -> None:
         found = evaluate(roles, tiny_encoder(), benchmark(), EVERYTHING, retrained)
         json.dumps(found.metrics_json(), allow_nan=False)
         assert all(value.score is not None or value.reason for value in found.values.values())
+        if lm is ruined:  # what it says is a text like any other; its probabilities are no numbers
+            asked = {name: [*resolve(name)[1].requests(found.data)] for name in EVERYTHING}
+            scored = [name for name, r in asked.items() if r and not any(isinstance(x, Generate | Sample) for x in r)]
+            assert len(scored) > 30
+            assert {name: found.values[name].score for name in scored if found.values[name].score is not None} == {}
     values = found.values
     assert values["forget_logp"].score is not None and values["forget_logp"].score < -1000
     assert values["forget_prob"].score == pytest.approx(0, abs=1e-6)

@@ -17,7 +17,7 @@ from unlearnbench.metrics.leakage import Leakage, leak_at_k
 from unlearnbench.metrics.memorization import exact_memorization, extraction_strength
 from unlearnbench.metrics.model_utility import harmonic_mean
 from unlearnbench.metrics.muse import question_prompt, response
-from unlearnbench.metrics.truth_ratio import clipped, log_ratio, preference, symmetric
+from unlearnbench.metrics.truth_ratio import clipped, log_ratio, preference, symmetric, with_epsilon
 from unlearnbench.metrics.violation import margins
 from unlearnbench.pages.examples import value as example_value
 from unlearnbench.pages.examples import work_out
@@ -81,6 +81,38 @@ def test_truth_ratio() -> None:
     found = values({"forget": [ROW]}, answers, "forget_truth_ratio", "forget_log_truth_ratio")
     assert found["forget_truth_ratio"].score == pytest.approx(1 / 4)
     assert found["forget_log_truth_ratio"].score == pytest.approx(math.log(1 / 4))
+
+
+@pytest.mark.parametrize("form", ["symmetric", "clipped", "preference", "raw"])
+def test_a_nan_is_no_truth_ratio(form: str) -> None:
+    """max(0, 1 - NaN) is 0 in Python: the row would count as one whose wrong answers are likelier."""
+    for right, wrong in ((math.nan, [-1.0]), (-1.0, [math.nan, -1.0])):
+        assert with_epsilon(right, wrong, form) is None
+    answers = {Score("Where?", "Paris it is"): tokens([-1.0]), Score("Where?", "in Rome"): tokens([math.nan])}
+    answers[Score("Where?", "in Oslo")] = tokens([-2.0])
+    for name in ("forget_truth_ratio", "forget_truth_ratio@open-unlearning"):
+        found = values({"forget": [ROW]}, answers, name)[name]
+        assert (found.score, found.n) == (None, 0)
+
+
+NAN = math.nan
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["forget_exact", "forget_exact_memorization", "forget_extraction_strength", "forget_violation_rate",
+     "forget_violation_bound", "forget_violation_bound@masc"],
+)  # fmt: skip
+def test_a_nan_is_neither_a_hit_nor_a_miss(name: str) -> None:
+    """Comparisons with NaN are false, which looks like a model that has forgotten all."""
+    rows = [Row("0", "a", "x"), Row("1", "b", "y")]
+    ruined = tokens([NAN, NAN], rivals=np.full((2, 16), NAN))
+    sound = tokens([-0.1, -0.1], [True, True], rivals=np.full((2, 16), -9.0))
+    found = values({"forget": rows}, dict.fromkeys((Score("a", "x"), Score("b", "y")), ruined), name)[name]
+    assert (found.score, found.n) == (None, 0) and "none of 2" in found.reason
+    half = values({"forget": rows}, {Score("a", "x"): sound, Score("b", "y"): ruined}, name)[name]
+    alone = values({"forget": rows[:1]}, {Score("a", "x"): sound}, name)[name]
+    assert half.score == alone.score is not None and half.per_sample["1"] is None and half.n == 1
 
 
 def test_harmonic_mean() -> None:
