@@ -48,7 +48,7 @@ def rules_page() -> str:
         sections += [f"## {entry.name}", *_about(entry), needs, settings_table(own)]
     return document(
         "# Stop rules",
-        "A stop rule is a part of a method's settings, and any method takes any rule:",
+        "A stop rule is a part of a method's settings, and any method with a training loop takes any rule:",
         code("methods:\n  - npo: {stop: {rule: violation, alpha: 0.475}}\n  - masc: {stop: {rule: budget}}", "yaml"),
         "A rule looks at a few forget rows while training goes on, in two stages: at `probe` rows first, and at "
         "`confirm` rows when these say stop. The time of the looks is charged to the method, in a column of its own. "
