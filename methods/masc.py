@@ -9,7 +9,8 @@ than the share rho of the mass of S_t and y_t (at beta = 1).
 The loss is a hinge that starts a buffer eta before the threshold, averaged over the active tokens A of the optimiser
 step:
 
-    L_forget = mean_{t in A} max(0, m_t - (tau - eta)) / eta         and         L_retain = KL(reference || policy)
+    L_forget = mean_{t in A} max(0, m_t - (tau - eta)) / eta
+    L_retain = KL(reference || policy)        (`retain: kl`)
 
 Where every margin is small the gradient vanishes, so the method ends itself: training stops at the first step at
 which the violation rate of held-out forget rows is at most alpha (stop rule `violation`). The active tokens are the
