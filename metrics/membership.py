@@ -47,6 +47,9 @@ PROTOCOLS = {
 }
 
 
+FEW = 10  #: a side with fewer rows than this is warned of: an AUC of n and m rows moves in steps of 1 / (n m)
+
+
 # -- scores of one row, higher for members ---------------------------------------------------------------------
 
 
@@ -143,6 +146,10 @@ class Membership(Metric):
 
 def compare(forget: Mapping[str, float | None], holdout: Mapping[str, float | None], statistic: str = "auc") -> Value:
     """The AUC (or the TPR at 1 % FPR) from the scores of both sides; undefined and infinite ones are left out."""
+    if shared := sorted(forget.keys() & holdout.keys()):
+        return Value(
+            None, reason=f"row '{shared[0]}' stands on both sides: forget and holdout rows need ids of their own"
+        )
     samples = {k: None if v is None or not np.isfinite(v) else float(v) for k, v in [*forget.items(), *holdout.items()]}
     ids = [[row_id for row_id in side if samples[row_id] is not None] for side in (forget, holdout)]
     sides = [[float(samples[row_id] or 0.0) for row_id in side] for side in ids]
@@ -162,6 +169,9 @@ def compare(forget: Mapping[str, float | None], holdout: Mapping[str, float | No
         drawn: np.ndarray = ((a @ wins) * b).sum(1) / (a.sum(1) * b.sum(1))
         return drawn
 
+    few = [f"{len(side)} {name}" for name, side in zip(("forget", "holdout"), ids, strict=True) if len(side) < FEW]
+    if few:
+        details["warning"] = f"few rows: {' and '.join(few)}"
     area, rate = float(wins.mean()), tpr(sides[0], sides[1], 0.01)
     details |= {"auc": area, "tpr_at_1_fpr": rate}
     if statistic == "tpr":
@@ -182,6 +192,7 @@ def attack(name: str, title: str, source: str) -> Callable[[type[Membership]], t
             side="privacy",
             unit="AUC",
             source=source,
+            version=2,
         )
         register(cls)
         tpr_title = f"{title} membership TPR at 1 % FPR"

@@ -30,6 +30,7 @@ def harmonic_mean(values: Sequence[float]) -> float:
     side="utility",
     unit="harmonic mean",
     source="TOFU, arXiv:2401.06121, section 3.2",
+    version=2,
 )
 class ModelUtility(Metric):
     """Harmonic mean of the nine parts, which `details` lists.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from unlearnbench.errors import UserError
 from unlearnbench.language_model import LanguageModel, evaluating
 from unlearnbench.requests import GradNorm
 from unlearnbench.text import Batch, Encoder, collate
@@ -14,15 +15,19 @@ from unlearnbench.text import Batch, Encoder, collate
 def gradient_norms(lm: LanguageModel, encoder: Encoder, requests: Sequence[GradNorm]) -> dict[GradNorm, float | None]:
     """Per request the mean over parameter tensors of the p-norm of the gradient of the mean answer -log p (nats).
 
-    None where the answer has no token. Every floating-point parameter takes part, frozen or not; gradients and
-    `requires_grad` are as before afterwards.
+    None where the answer has no token, or more than fit. Every floating-point parameter takes part, frozen
+    or not; gradients and `requires_grad` are as before afterwards.
     """
     norms: dict[GradNorm, float | None] = {}
     by_text: dict[tuple[str, str, bool], list[GradNorm]] = {}
     for request in dict.fromkeys(requests):
         by_text.setdefault((request.prompt, request.answer, request.drop_last), []).append(request)
     for (prompt, answer, drop_last), asked in by_text.items():
-        row = encoder.encode(prompt, answer)
+        try:
+            row = encoder.encode(prompt, answer)
+        except UserError:  # the answer does not fit: the row is undefined here as in scoring, which says so
+            norms |= dict.fromkeys(asked)
+            continue
         batch = collate([row], encoder.pad_id)
         found = batch_norms(lm, batch, [request.p for request in asked], drop_last)
         norms |= dict(zip(asked, found, strict=True))

@@ -6,6 +6,7 @@ their training noise, so seeds are the outer unit.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -61,14 +62,16 @@ def replicate_interval(
 ) -> Interval | None:
     """Percentile bootstrap interval of any score: `replicate` gets a function from row ids (n,) to counts (draws, n).
 
-    Whole groups are drawn; the same rows get the same draws. None when rows have fewer than two groups.
+    Whole groups are drawn. Rows of the same groups get the same draws, and those of other groups independent ones, so
+    that two sides never rise and fall together. None when rows have fewer than two groups.
     """
     sizes: list[int] = []
 
     def weights(row_ids: Sequence[str]) -> np.ndarray:
         names, places = np.unique(np.asarray(groups_of(row_ids), dtype=str), return_inverse=True)
         sizes.append(len(names))
-        drawn = np.random.default_rng(seed).multinomial(len(names), np.full(len(names), 1 / len(names)), size=draws)
+        rng = np.random.default_rng([seed, zlib.crc32("\0".join(names).encode())])
+        drawn = rng.multinomial(len(names), np.full(len(names), 1 / len(names)), size=draws)
         counts: np.ndarray = drawn[:, places]
         return counts
 

@@ -327,6 +327,18 @@ def test_a_ruined_model_gives_nulls_and_no_crash(retrained: Evaluation) -> None:
     assert values["forget_log_truth_ratio"].score is not None
 
 
+def test_an_answer_too_long_is_left_out_by_every_attack() -> None:
+    """Gradient norms drop the row that scoring drops, and the evaluation goes on."""
+    encoder, data = tiny_encoder(max_length=32), Tiny({"forget": tiny_rows(3, "f"), "holdout": tiny_rows(3, "h", 40)})
+    long = Row("f-long", "who", " ".join(["word"] * 60))
+    longer = Tiny({**data.splits, "forget": [*data.rows("forget"), long]})
+    names = ["gradnorm_auc", "loss_auc"]
+    short, found = (evaluate({"model": tiny_lm()}, encoder, d, names).values for d in (data, longer))
+    for name in names:
+        assert found[name].score == short[name].score is not None
+        assert found[name].per_sample["f-long"] is None and found[name].details["undefined_rows"] == 1
+
+
 def test_no_network(models: dict[str, LanguageModel], monkeypatch: pytest.MonkeyPatch) -> None:
     """B62: the whole suite runs with the network away."""
 

@@ -78,8 +78,33 @@ def test_one_row_a_side_has_its_counts_and_no_interval() -> None:
     """B38: an AUC of one pair is 0 or 1; the counts stand with it, and no interval pretends to know more."""
     value = scored([tokens(-1.0)], [tokens(-2.0)])
     assert value.score == 1.0 and (value.details["n_forget"], value.details["n_holdout"], value.n) == (1, 1, 2)
+    assert value.details["warning"] == "few rows: 1 forget and 1 holdout"
+    assert scored([tokens(-1.0)] * 10, [tokens(-2.0)] * 9).details["warning"] == "few rows: 9 holdout"
+    assert "warning" not in scored([tokens(-1.0)] * 10, [tokens(-2.0)] * 10).details
     assert value.replicate is not None
     assert replicate_interval(value.replicate, lambda ids: list(ids)) is None
+
+
+def test_the_interval_draws_both_sides_by_themselves() -> None:
+    """Twenty equal scores a side: with the same draws on both the AUC is 1/2 in each, and the interval has no width."""
+    scores = {f"{i}": float(i) for i in range(20)}
+    value = compare({f"forget-{i}": x for i, x in scores.items()}, {f"holdout-{i}": x for i, x in scores.items()})
+    assert value.score == 0.5 and value.replicate is not None
+    low, high = replicate_interval(value.replicate, lambda ids: list(ids))  # type: ignore[misc]
+    # the standard error of an AUC of 1/2 from n and m scores is sqrt((n + m + 1) / (12 n m)) = 0.092
+    assert 0.25 < low < 0.38 and 0.62 < high < 0.75
+    assert (low, high) == replicate_interval(value.replicate, lambda ids: list(ids))
+
+
+def test_an_id_on_both_sides_is_null() -> None:
+    """Scores are kept by row id: the holdout row would take the place of the forget row."""
+    value = compare({"0": 2.0, "1": 3.0}, {"1": 0.0, "2": 1.0})
+    assert value.score is None and "'1' stands on both sides" in value.reason
+    rows = [Row("0", "f", "a")], [Row("0", "h", "a")]
+    data = Benchmark({"forget": rows[0], "holdout": rows[1]})
+    data.name = "t"
+    answers = {Score("f", "a"): tokens(-1.0), Score("h", "a"): tokens(-2.0)}
+    assert rescore(answers, data, ["loss_auc"]).values["loss_auc"].score is None
 
 
 def test_all_equal_is_one_half() -> None:

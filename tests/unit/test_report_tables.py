@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from tests.support import synthetic
-from tests.support.synthetic import TITLES, write_results
+from tests.support.synthetic import TITLES, dump, write_results
 from unlearnbench.report import terminal
 from unlearnbench.report.catalogue import check_names
 from unlearnbench.report.forms import markdown, rich, tex
@@ -51,6 +52,21 @@ def test_main_table(table: Table) -> None:
     assert "3 seeds: tiers (T1 best), no ranks; ranks need 5." in notes
     assert "floor -48.0" in notes
     assert "RMU has no place: failed: the forget loss is nan at step 3." in notes
+
+
+def test_the_warnings_of_a_metric_stand_under_the_table(tmp_path: Path) -> None:
+    """B38: an AUC of one row a side looks like any other number."""
+    root = write_results(tmp_path / "runs", seeds=2)
+    assert "few rows" not in "\n".join(GRIDS["main"](tables(Results.load([root]))[0]).notes)
+    for file in root.glob("evaluate-npo-*/metrics.json"):
+        content = json.loads(file.read_text())
+        for entry in content["metrics"]:
+            if entry["name"] == "mink_auc":
+                entry["details"]["warning"] = "few rows: 1 forget and 1 holdout"
+        dump(file, content)
+    notes = GRIDS["main"](tables(Results.load([root]))[0]).notes
+    (note,) = (note for note in notes if "few rows" in note)
+    assert note.endswith(": few rows: 1 forget and 1 holdout.")
 
 
 def test_cost_table(table: Table) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -12,6 +14,7 @@ from unlearnbench.statistics import (
     crossed_interval,
     holm,
     paired,
+    replicate_interval,
     seeds_interval,
     value_range,
 )
@@ -41,6 +44,32 @@ def test_cluster_interval_needs_two_groups() -> None:
     assert cluster_interval([], []) is None
     with pytest.raises(ValueError, match="2 values, but 1 groups"):
         cluster_interval([0.1, 0.2], ["a"])
+
+
+def test_replicates_share_draws_exactly_when_they_share_groups() -> None:
+    groups = {"a0": "a", "a1": "a", "b0": "b", "b1": "b", "c": "c", "d": "d", "e": "e", "f": "f"}
+    drawn = {}
+
+    def replicate(weights: Callable[[Sequence[str]], np.ndarray]) -> np.ndarray:
+        drawn.update(one=weights(["a0", "b0"]), two=weights(["b1", "a1"]), other=weights(["c", "d"]))
+        drawn.update(wide=weights(["a0", "a1", "b0", "b1", "c", "d", "e", "f"]))
+        return np.arange(101, dtype=float)
+
+    assert replicate_interval(replicate, lambda ids: [groups[i] for i in ids]) == pytest.approx((2.5, 97.5))
+    assert (drawn["one"] == drawn["two"][:, ::-1]).all()  # the same groups, whatever the rows and their order
+    assert abs(np.corrcoef(drawn["one"][:, 0], drawn["other"][:, 0])[0, 1]) < 0.15
+    assert (drawn["wide"][:, 0] == drawn["wide"][:, 1]).all() and (drawn["one"].sum(1) == 2).all()
+
+
+def test_percentile_intervals_leave_out_a_fortieth_on_each_side() -> None:
+    """Means of 25 groups with spread 1: about 1.96 / 5 to either side."""
+    normal = stats.norm.ppf((np.arange(25) + 0.5) / 25)
+    normal = (normal / normal.std()).tolist()
+    names = [f"g{i:02d}" for i in range(25)]
+    low, high = cluster_interval(normal, names, draws=20_000)  # type: ignore[misc]
+    assert (low, high) == pytest.approx((-1.96 / 5, 1.96 / 5), abs=0.015)
+    low, high = cluster_interval(normal, names, level=0.5, draws=20_000)  # type: ignore[misc]
+    assert (low, high) == pytest.approx((-0.6745 / 5, 0.6745 / 5), abs=0.01)
 
 
 def test_range_and_t_interval() -> None:

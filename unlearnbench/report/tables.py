@@ -268,6 +268,7 @@ def _notes(table: Table) -> list[str]:
     if borrowed := table.group.borrowed:
         notes.append(f"Compared with the {' and the '.join(borrowed)} model as it was before the attack.")
     notes += _quality(table)
+    notes += _warnings(table)
     reasons: dict[str, list[str]] = {}
     for row in table.methods:
         if row.unranked:
@@ -280,6 +281,17 @@ def _notes(table: Table) -> list[str]:
     for row in table.rows:
         notes += [f"{row.arm.title}: {note}." for note in row.notes]
     return notes
+
+
+def _warnings(table: Table) -> list[str]:
+    """What metrics say against their own numbers (`warning` in the details), each warning once."""
+    names: dict[str, dict[str, None]] = {}
+    for row in table.rows:
+        for run in row.arm.runs.values():
+            for name, value in run.metrics.items():
+                if value.details.get("warning"):
+                    names.setdefault(str(value.details["warning"]), {})[title(name)] = None
+    return [f"{', '.join(found)}: {warning}." for warning, found in names.items()]
 
 
 def _quality(table: Table) -> list[str]:
