@@ -1,6 +1,7 @@
 """Stop rules: they look at numbers and say whether unlearning may stop. They run nothing; `probing` gets the numbers.
 
-A rule is a part of a method's spec, `stop: {rule: violation, alpha: 0.475}`, and any method with a training loop can take any rule:
+A rule is a part of a method's spec, `stop: {rule: violation, alpha: 0.475}`, and any method with a training loop can
+take any rule:
 
 | rule | stops when |
 |---|---|
