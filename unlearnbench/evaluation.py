@@ -276,7 +276,7 @@ def _compute(
     counts: dict[str, Any],
     given: Mapping[str, Value] | None = None,
 ) -> Evaluation:
-    values: dict[str, Value] = dict(given or {})
+    values: dict[str, Value] = {name: _in_range(resolve(name)[0], value) for name, value in (given or {}).items()}
     for name in names:
         if name in values:
             continue
@@ -285,7 +285,8 @@ def _compute(
         if missing:
             values[name] = Value(None, reason=missing)
             continue
-        values[name] = metric.compute(Context(data, answers, values, retrained.values if retrained else None))
+        found = metric.compute(Context(data, answers, values, retrained.values if retrained else None))
+        values[name] = _in_range(resolve(name)[0], found)
     evaluation = Evaluation(values, data, answers, counts)
     undefined = {
         name: sorted(row_id for row_id, number in value.per_sample.items() if number is None)
@@ -293,6 +294,26 @@ def _compute(
     }
     counts["undefined_rows"] = {name: rows for name, rows in undefined.items() if rows}
     return evaluation
+
+
+def _in_range(entry: Entry, value: Value) -> Value:
+    """The value, or a null with the reason when it, or a sample that it is the mean of, is outside the metric's range.
+
+    Rounding is forgiven up to 1e-6.
+    """
+    low, high = entry.meta.get("range") or (None, None)
+    numbers = {"its value": value.score} | (
+        {f"row '{k}'": v for k, v in value.per_sample.items()} if value.is_mean else {}
+    )
+    for what, number in numbers.items():
+        if number is None:
+            continue
+        slack = 1e-6 * max(1.0, abs(number))
+        if (low is not None and number < low - slack) or (high is not None and number > high + slack):
+            ends = f"at least {low}" if high is None else f"at most {high}" if low is None else f"{low} to {high}"
+            reason = f"{what} is {number:.6g}, outside the range of {entry.name}: {ends}"
+            return replace(value, score=None, reason=reason, is_mean=False, replicate=None)
+    return value
 
 
 def _missing(metric: Metric, data: Benchmark, answers: Answers) -> str:

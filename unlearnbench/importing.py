@@ -90,6 +90,7 @@ def _benchmark(log: Log, name: str, split: str | None) -> dict[str, Any]:
     entry = benchmarks.get(name)
     if entry.name.partition("-")[0] != log.family or entry.name.endswith("-mini"):
         raise UserError(f"{log.file} is a log of {log.family}, not of {entry.name}.")
+    log.check_corpus(entry.name)
     options: dict[str, Any] = {}
     if log.family == "tofu":
         default = str(inspect.signature(entry.cls).parameters["forget"].default)

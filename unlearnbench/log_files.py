@@ -76,6 +76,7 @@ def _tofu(file: Path, parts: Mapping[str, Mapping[str, Any]]) -> Log:
             _numbers(part.get("avg_gt_loss")), _numbers(part.get("avg_paraphrased_loss")),
             _lists(part.get("average_perturb_loss")),
         )  # fmt: skip
+        _no_loss_below_zero(file, split, losses[split])
         if "rougeL_recall" in part:
             given[f"{split}_rouge_l@{TOFU}"] = _mean(split, _numbers(part["rougeL_recall"]))
         said = part.get("generated_text") or {}
@@ -106,6 +107,7 @@ def _open_unlearning(file: Path, content: Mapping[str, Any]) -> Log:
             _lists(rows(f"{side}_Q_A_PERT_Prob", "avg_loss")),
         )  # fmt: skip
         if found.rows:
+            _no_loss_below_zero(file, split, found)
             losses[split] = found
         if said := rows(f"{side}_Q_A_ROUGE", "rougeL_recall"):
             given[f"{split}_rouge_l{at}"] = _mean(split, _numbers(said))
@@ -117,6 +119,8 @@ def _open_unlearning(file: Path, content: Mapping[str, Any]) -> Log:
     for name, metric in OPEN_TEXTS.items():
         if said := rows(name, "rougeL_f1"):
             given[f"{metric}{at}"] = _mean(metric, {i: 100 * x for i, x in _numbers(said).items()})
+            answers = {i: text for i, text in rows(name, "ground_truth").items() if text}
+            texts |= {metric: answers} if answers else {}
         state(f"{metric}{at}", name, 100)
     for name, metric in OPEN_ROWS.items():
         if said := rows(name, "score"):
@@ -130,6 +134,15 @@ def _open_unlearning(file: Path, content: Mapping[str, Any]) -> Log:
     if not losses and not given and not logged:
         raise UserError(f"{file} has none of the metrics of OpenUnlearning's TOFU and MUSE suites.")
     return Log(file, OPEN, family, losses, given, logged, texts)
+
+
+def _no_loss_below_zero(file: Path, split: str, losses: Losses) -> None:
+    """Raise `UserError` for a mean loss below 0, which would be a probability above 1."""
+    wrong = {f"{i}": min(several, default=0.0) for i, several in losses.wrong.items()}
+    for column in (losses.plain, losses.paraphrase, wrong):
+        for i, loss in column.items():
+            if loss < -1e-6:
+                raise UserError(f"{file}: row {i} of {split} has a loss of {loss:.6g}; a mean -log p is never below 0.")
 
 
 def _attack(name: str, entry: Mapping[str, Any], split: str) -> dict[str, Value]:

@@ -36,6 +36,10 @@ OPEN_TEXTS = {
 }
 FORGET_SIZES = {"forget01": 40, "forget05": 200, "forget10": 400}
 TOFU_LIMIT = 300  #: rows of a split that TOFU's own evaluation stops at
+#: names that are in texts on Harry Potter, MUSE's books, and not in news
+BOOK_NAMES = re.compile(
+    r"\b(Hogwarts|Dumbledore|Hermione|Voldemort|Hagrid|Snape|Weasley|Malfoy|Gryffindor|Quidditch)\b"
+)
 KINDS = ("prob", "rouge_l", "truth_ratio")
 QUESTIONS = 20  #: of each author, one after the other
 
@@ -87,6 +91,20 @@ class Log:
             guess = f"; it is a log of {others[0]}" if others else ""
             raise UserError(f"{self.file} has {found} forget rows, {split} has {size}: not a log of {split}{guess}.")
 
+    def check_corpus(self, benchmark: str) -> None:
+        """Raise `UserError` when the texts of a log of MUSE are plainly of the other corpus.
+
+        What an import can tell without the rows: the names of the books are in a fifth of their texts at least, and
+        in next to none of the news. Fewer than 10 texts tell nothing.
+        """
+        texts = [text for split in self.answers.values() for text in split.values()]
+        if self.family != "muse" or len(texts) < 10:
+            return
+        share = sum(bool(BOOK_NAMES.search(text)) for text in texts) / len(texts)
+        found = "muse-books" if share > 0.1 else "muse-news" if share < 0.02 else benchmark
+        if found != benchmark:
+            raise UserError(f"{self.file} is a log of {found} by its texts, not of {benchmark}.")
+
     def check_texts(self, data: Benchmark) -> None:
         """Raise `UserError` when the true answers in the log are not those of the benchmark's rows."""
         for split, texts in self.answers.items():
@@ -104,7 +122,7 @@ class Log:
         data, answers = self._rows()
         names, given = self._names(), self.given | self._absent()
         found = rescore(answers, data, names, retrained, given)
-        nulls = {name for name, value in found.values.items() if value.score is None}
+        nulls = {name for name, value in found.values.items() if value.score is None and not value.n}
         stated = {n: Value(x, details={"as_logged": 1}) for n, x in self.logged.items() if n in nulls}
         return rescore(answers, data, names, retrained, given | stated) if stated else found
 

@@ -41,6 +41,8 @@ def load_reference(path: str | Path, data: Benchmark, protocol: str = "ours") ->
         raise UserError(f"{path} is a log of {log.family}, not of {data.name}.")
     if log.family == "tofu":
         log.check_split("the forget split of this benchmark", len(data.rows("forget")))
+    else:
+        log.check_corpus(data.name)
     log.check_texts(data)
     return Reference(log.evaluate(), log.sha256, f"{log.code} log {path.name}")
 

@@ -18,7 +18,7 @@ from unlearnbench.benchmarks.base import Benchmark, Row
 from unlearnbench.errors import UserError
 from unlearnbench.evaluation import Evaluation, evaluate, rescore
 from unlearnbench.language_model import LanguageModel
-from unlearnbench.metric import Generate, GradNorm, Sample, Score, TokenScores, expand, metrics, resolve
+from unlearnbench.metric import Generate, GradNorm, Sample, Score, TokenScores, Value, expand, metrics, resolve
 from unlearnbench.testing.tiny import tiny_encoder, tiny_lm, tiny_rows
 from unlearnbench.text import Encoder, collate
 
@@ -337,6 +337,22 @@ def test_an_answer_too_long_is_left_out_by_every_attack() -> None:
     for name in names:
         assert found[name].score == short[name].score is not None
         assert found[name].per_sample["f-long"] is None and found[name].details["undefined_rows"] == 1
+
+
+def test_a_value_outside_its_range_is_null(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plug-in that gives 7 where it declares 0 to 1, in its score or in one sample of a mean that is inside."""
+    data = Tiny({"forget": [Row("a", "a", "x"), Row("b", "b", "x")]})
+    answers = {Score(p, "x"): TokenScores(np.array([-1.0]), np.array([False])) for p in "ab"}
+    cls = metrics.get("forget_exact").cls
+    for found, says in (
+        (Value(7.0, details={"n": 2}), "its value is 7, outside the range of forget_exact: 0 to 1"),
+        (Value.mean_of({"a": -1.0, "b": 2.0}), "row 'a' is -1, outside the range of forget_exact: 0 to 1"),
+    ):
+        monkeypatch.setattr(cls, "compute", lambda self, context, found=found: found)
+        value = rescore(answers, data, ["forget_exact"]).values["forget_exact"]
+        assert (value.score, value.reason) == (None, says)
+    monkeypatch.setattr(cls, "compute", lambda self, context: Value(1 + 1e-8))
+    assert rescore(answers, data, ["forget_exact"]).values["forget_exact"].score == 1 + 1e-8
 
 
 def test_no_network(models: dict[str, LanguageModel], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -203,6 +203,44 @@ def test_a_muse_log(run: Any, tmp_path: Path) -> None:
     assert code == 2 and "--split is for TOFU" in said
 
 
+def muse_texts(text: str) -> dict[str, Any]:
+    rows = [{"rougeL_f1": 0.5, "ground_truth": f"{text}, number {i}"} for i in range(12)]
+    return {"forget_knowmem_ROUGE": {"agg_value": 0.5, "value_by_index": logs.by_index(rows)}}
+
+
+@pytest.mark.parametrize(
+    ("text", "own", "other"),
+    [("Hermione went to the library", "muse-books", "muse-news"), ("The minister resigned", "muse-news", "muse-books")],
+)
+def test_a_log_of_the_other_corpus_is_refused(run: Any, tmp_path: Path, text: str, own: str, other: str) -> None:
+    file = logs.write(tmp_path / "m" / "MUSE_EVAL.json", muse_texts(text))
+    code, said = run("import", file, "--benchmark", other, "--out", tmp_path / "runs")
+    assert code == 2 and f"is a log of {own} by its texts, not of {other}." in said and said.count("\n") == 1
+    code, said = run("import", file, "--benchmark", own, "--out", tmp_path / "runs")
+    assert code == 0, said
+
+
+def test_a_negative_loss_is_refused(run: Any, tmp_path: Path) -> None:
+    """Its probability would be exp(1.5) = 4.48."""
+    log = logs.open_log()
+    log["forget_Q_A_Prob"]["value_by_index"]["7"]["avg_loss"] = -1.5
+    code, said = run("import", logs.write(tmp_path / "TOFU_EVAL.json", log), "--out", tmp_path / "runs")
+    assert code == 2 and "row 7 of forget has a loss of -1.5" in said and said.count("\n") == 1
+    log = logs.tofu_log("retain90")
+    log["eval_log.json"]["average_perturb_loss"]["3"][1] = -0.25
+    code, said = run("import", logs.write(tmp_path / "eval_log_aggregated.json", log), "--out", tmp_path / "runs")
+    assert code == 2 and "row 3 of retain has a loss of -0.25" in said and said.count("\n") == 1
+
+
+def test_a_number_of_a_log_outside_its_range_is_null(run: Any, tmp_path: Path) -> None:
+    log = logs.open_log()
+    log["forget_Q_A_ROUGE"]["value_by_index"]["5"]["rougeL_recall"] = 70.0
+    code, said = run("import", logs.write(tmp_path / "m" / "TOFU_EVAL.json", log), "--out", tmp_path / "runs")
+    assert code == 0, said
+    rouge = metrics(tmp_path / "runs", "evaluate-m-s0-*")["forget_rouge_l@open-unlearning"]
+    assert rouge["value"] is None and "row 'forget-0005' is 70, outside the range" in rouge["reason"]
+
+
 def test_b24_an_attack_without_rows_is_taken_as_logged_and_nan_is_not(run: Any, tmp_path: Path) -> None:
     log = logs.open_log()
     log["mia_loss"], log["mia_zlib"] = {"agg_value": 0.25}, {"agg_value": math.nan}

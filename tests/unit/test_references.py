@@ -99,6 +99,21 @@ def test_other_rows_of_the_same_number_are_refused(folder: Path, tmp_path: Path)
         load_reference(file, others, "tofu")
 
 
+def test_a_log_of_muse_is_held_to_the_rows(tmp_path: Path) -> None:
+    rows = [{"rougeL_f1": 0.5, "ground_truth": f"It was in year {i}"} for i in range(5)]
+    log = {"forget_knowmem_ROUGE": {"agg_value": 0.5, "value_by_index": logs.by_index(rows)}}
+    file = logs.write(tmp_path / "MUSE_EVAL.json", log)
+
+    def muse(name: str, text: str) -> Benchmark:
+        data = Benchmark({"knowmem_forget": [Row(f"knowmem_forget-{i:04d}", "when?", f"{text} {i}") for i in range(5)]})
+        data.name = name
+        return data
+
+    load_reference(file, muse("muse-news", "It was in year"), "open-unlearning")
+    with pytest.raises(UserError, match="made from other rows: 5 of 5 answers of knowmem_forget"):
+        load_reference(file, muse("muse-books", "A wizard, aged"), "open-unlearning")
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
