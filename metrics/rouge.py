@@ -163,7 +163,8 @@ def cut_at(text: str, stops: Iterable[str]) -> str:
 class RougeL(RowMetric):
     """Mean over rows of ROUGE-L recall of the greedy answer (F in MUSE) against the true answer.
 
-    `max_new_tokens`: 128 in `ours`, 200 in TOFU (which counts the prompt too) and OpenUnlearning.
+    `max_new_tokens`: 128 in `ours` and `muse`, 200 in `tofu` and `open-unlearning`. The 200 of TOFU's own code are a
+    length of prompt, padding of the batch and answer together, so that it cuts a long answer earlier than `tofu` here.
     """
 
     protocols: ClassVar = {
