@@ -155,7 +155,7 @@ def test_weights_are_delivered_as_they_are_scored(tmp_path: Path, dtype: str) ->
 
     settings = ModelSettings(name=saved(tmp_path / "one", 0))
     loaded = models.load(settings)
-    record = _save(loaded, tmp_path / "stage", dtype=dtype)
+    record = _save(loaded, tmp_path / "stage", "float32", dtype=dtype)
     again = models.load(settings, tmp_path / "stage" / "model")
     assert models.weights_hash(again.lm) == record["weights"]
     assert {p.dtype for p in again.lm.parameters()} == {torch.float32}
